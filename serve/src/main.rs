@@ -1,0 +1,2 @@
+//! The sparkpipe binary.
+fn main() {}
