@@ -1,1 +1,16 @@
-//! The ledger room.
+//! The bandwidth ledger: what a decode step must move, generated from the launches that run.
+//!
+//! This crate promises that a byte figure is a sum over accounts evaluated at the facts of a step, that
+//! classes and directions are never mixed, and that a measured step closes: lines + gaps + unexplained.
+//! It refuses rates above a measured ceiling and counts that nobody derived from a shape.
+//!
+//! Read first: [`account`] (what a launch owes), [`step`] (a whole step), [`facts`] (what it depends on).
+pub mod account;
+pub mod facts;
+pub mod step;
+pub mod units;
+
+pub use account::{Account, Amount, Direction, Traffic, TrafficClass};
+pub use facts::{Feature, PAGE_TOKENS, StepFacts, expected_distinct_experts};
+pub use step::{EvaluatedLine, Line, ReadFrom, StepLedger};
+pub use units::{Bytes, BytesPerSecond, Nanos, grouped};
