@@ -1,1 +1,5 @@
 //! The kernels room.
+
+pub mod formats;
+pub mod host;
+pub mod linear;

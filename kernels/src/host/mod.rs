@@ -1,0 +1,3 @@
+//! The host device.
+
+pub mod simd;
