@@ -39,7 +39,7 @@ pub const fn f32_to_bf16(x: f32) -> u16 {
 pub fn round_bf16(simd: Simd, x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len(), "bf16 rounding: input and output lengths");
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2 and FMA were detected.
+        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { round_avx2(x, out) },
         _ => round(x, out),
@@ -54,7 +54,7 @@ fn round(x: &[f32], out: &mut [u16]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn round_avx2(x: &[f32], out: &mut [u16]) {
     round(x, out);
 }

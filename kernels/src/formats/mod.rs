@@ -174,7 +174,7 @@ pub fn decode_row_with(simd: Simd, format: Format, bytes: &[u8], out: &mut [f32]
         return Err(FormatError::Length { format, got: bytes.len(), want });
     }
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2 and FMA were detected.
+        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { decode_avx2(format, bytes, out) },
         _ => decode(format, bytes, out),
@@ -184,7 +184,7 @@ pub fn decode_row_with(simd: Simd, format: Format, bytes: &[u8], out: &mut [f32]
 
 /// The same loops, compiled for AVX2: the compiler vectorises them and may not contract them.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn decode_avx2(format: Format, bytes: &[u8], out: &mut [f32]) {
     decode(format, bytes, out);
 }

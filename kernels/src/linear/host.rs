@@ -19,11 +19,12 @@
 //! follows IEEE rules through f32 and bf16; through Q8 both become NaN (see [`quantize_q8_row`]).
 //!
 //! [`quantize_q8_row`]: super::host_act::quantize_q8_row
+#![allow(unsafe_code)]
 
 pub use super::host_act::{Act, ActKind, quantize_q8_row};
 use super::host_scalar;
 use crate::formats::{Format, FormatError};
-use crate::host::simd::Simd;
+use crate::host::simd::{Level, Simd};
 
 /// Which rows of the activations a call multiplies; the outputs follow in this order.
 #[derive(Clone, Copy, Debug)]
@@ -179,8 +180,12 @@ pub fn tile(
         out.fill(0.0);
         return Ok(());
     }
-    let _ = simd;
-    host_scalar::tile(&shape, x, scratch, out);
+    match simd.level() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected; `check` passed.
+        Level::Avx2 => unsafe { super::host_avx2::tile(simd, &shape, x, scratch, out) },
+        _ => host_scalar::tile(&shape, x, scratch, out),
+    }
     Ok(())
 }
 

@@ -103,7 +103,7 @@ impl<'a> Q8Row<'a> {
 pub fn quantize_q8_row(simd: Simd, x: &[f32], out: &mut [u8]) {
     assert_eq!(ActKind::Q8.row_bytes(x.len()), Some(out.len()), "Q8 row: bytes for {} values", x.len());
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2 and FMA were detected.
+        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { quantize_avx2(x, out) },
         _ => quantize(x, out),
@@ -111,7 +111,7 @@ pub fn quantize_q8_row(simd: Simd, x: &[f32], out: &mut [u8]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quantize_avx2(x: &[f32], out: &mut [u8]) {
     quantize(x, out);
 }

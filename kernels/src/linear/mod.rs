@@ -2,6 +2,12 @@
 
 pub mod host;
 pub mod host_act;
+#[cfg(target_arch = "x86_64")]
+mod host_avx2;
+#[cfg(target_arch = "x86_64")]
+mod host_avx2_codes;
+#[cfg(target_arch = "x86_64")]
+mod host_avx2_q8;
 mod host_scalar;
 #[cfg(test)]
 mod host_tests;

@@ -1,0 +1,224 @@
+//! Codes, scales and minima of the super-block formats in AVX2 registers.
+//!
+//! A super-block is eight groups of 32 codes in order of K. Scales stand ready as 16-bit values, spread over a
+//! group by one byte shuffle, so that `madd` multiplies and pairs in one instruction.
+#![allow(unsafe_code)]
+
+use crate::formats::k_scales_mins;
+use std::arch::x86_64::*;
+
+/// A format whose block is a super-block.
+pub(super) trait Super {
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Where d is; dmin follows it where there are minima.
+    const D: usize;
+    /// Whether codes are signed.
+    const SIGNED: bool;
+    /// Whether there are minima.
+    const MIN: bool;
+    /// Whether minima cover 16 values (and need sums of 16) instead of 32.
+    const MIN16: bool;
+    /// Scales and minima of a super-block.
+    type Prep: Copy;
+
+    /// Reads scales and minima of the block at `w`.
+    unsafe fn prep(w: *const u8) -> Self::Prep;
+    /// The 32 codes of group `J`.
+    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i;
+    /// The scale of each pair of values of group `J`, 16 bits each.
+    unsafe fn scale<const J: usize>(p: Self::Prep) -> __m256i;
+    /// The eight minima, where they cover 32 values.
+    unsafe fn min32(_: Self::Prep) -> __m128i {
+        // SAFETY: the level's features are there, the caller's contract.
+        unsafe { _mm_setzero_si128() }
+    }
+    /// The minimum of each pair of values of group `J`, where they cover 16 values.
+    unsafe fn min16<const J: usize>(_: Self::Prep) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_si256() }
+    }
+}
+
+/// `Q4_K`.
+pub(super) struct K4;
+/// `Q5_K`.
+pub(super) struct K5;
+/// `Q6_K`.
+pub(super) struct K6;
+/// `Q2_K`.
+pub(super) struct K2;
+
+/// Eight 16-bit scales in both halves of a register, and eight 16-bit minima.
+type Prep32 = (__m256i, __m128i);
+
+#[inline(always)]
+unsafe fn prep32(w: *const u8) -> Prep32 {
+    // SAFETY: the caller passes a block of `Q4_K` or `Q5_K`, whose packed scales are bytes 4..16.
+    unsafe {
+        let (scales, mins) = k_scales_mins(&w.add(4).cast::<[u8; 12]>().read());
+        let wide = |v: [u8; 8]| _mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(v)));
+        (_mm256_broadcastsi128_si256(wide(scales)), wide(mins))
+    }
+}
+
+/// 16-bit value `J` of each half, everywhere in that half.
+#[inline(always)]
+unsafe fn spread16<const J: usize>(v: __m256i) -> __m256i {
+    // SAFETY: the level's features are there, the caller's contract.
+    unsafe { _mm256_shuffle_epi8(v, _mm256_set1_epi16(((2 * J) | ((2 * J + 1) << 8)) as i16)) }
+}
+
+/// Bytes 2J and 2J+1 of 16: the first sign-extended over the lower half, the second over the upper.
+#[inline(always)]
+unsafe fn spread8<const J: usize>(v: __m128i) -> __m256i {
+    // SAFETY: as above.
+    unsafe {
+        let pick =
+            _mm_set_epi64x(0x0101_0101_0101_0101 * (2 * J as i64 + 1), 0x0101_0101_0101_0101 * 2 * J as i64);
+        _mm256_cvtepi8_epi16(_mm_shuffle_epi8(v, pick))
+    }
+}
+
+/// `v >> by` within bytes, the bits of `mask` kept; `by` is a constant after inlining.
+#[inline(always)]
+unsafe fn bits(v: __m256i, by: usize, mask: i8) -> __m256i {
+    // SAFETY: as above.
+    unsafe {
+        let v = if by == 0 { v } else { _mm256_srl_epi16(v, _mm_cvtsi32_si128(by as i32)) };
+        _mm256_and_si256(v, _mm256_set1_epi8(mask))
+    }
+}
+
+#[inline(always)]
+unsafe fn load(p: *const u8) -> __m256i {
+    // SAFETY: the caller's 32 bytes are readable.
+    unsafe { _mm256_loadu_si256(p.cast()) }
+}
+
+impl Super for K4 {
+    const BYTES: usize = 144;
+    const D: usize = 0;
+    const SIGNED: bool = false;
+    const MIN: bool = true;
+    const MIN16: bool = false;
+    type Prep = Prep32;
+
+    #[inline(always)]
+    unsafe fn prep(w: *const u8) -> Prep32 {
+        // SAFETY: the caller's contract, here and below.
+        unsafe { prep32(w) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
+        // SAFETY: nibbles are bytes 16..144.
+        unsafe { bits(load(w.add(16 + 32 * (J / 2))), 4 * (J % 2), 15) }
+    }
+    #[inline(always)]
+    unsafe fn scale<const J: usize>(p: Prep32) -> __m256i {
+        // SAFETY: registers only.
+        unsafe { spread16::<J>(p.0) }
+    }
+    #[inline(always)]
+    unsafe fn min32(p: Prep32) -> __m128i {
+        p.1
+    }
+}
+
+impl Super for K5 {
+    const BYTES: usize = 176;
+    const D: usize = 0;
+    const SIGNED: bool = false;
+    const MIN: bool = true;
+    const MIN16: bool = false;
+    type Prep = Prep32;
+
+    #[inline(always)]
+    unsafe fn prep(w: *const u8) -> Prep32 {
+        // SAFETY: the caller's contract, here and below.
+        unsafe { prep32(w) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
+        // SAFETY: fifth bits are bytes 16..48, nibbles 48..176.
+        unsafe {
+            let low = bits(load(w.add(48 + 32 * (J / 2))), 4 * (J % 2), 15);
+            let fifth = bits(load(w.add(16)), J, 1);
+            _mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth))
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale<const J: usize>(p: Prep32) -> __m256i {
+        // SAFETY: registers only.
+        unsafe { spread16::<J>(p.0) }
+    }
+    #[inline(always)]
+    unsafe fn min32(p: Prep32) -> __m128i {
+        p.1
+    }
+}
+
+impl Super for K6 {
+    const BYTES: usize = 210;
+    const D: usize = 208;
+    const SIGNED: bool = true;
+    const MIN: bool = false;
+    const MIN16: bool = false;
+    type Prep = __m128i;
+
+    #[inline(always)]
+    unsafe fn prep(w: *const u8) -> __m128i {
+        // SAFETY: scales are bytes 192..208.
+        unsafe { _mm_loadu_si128(w.add(192).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
+        // SAFETY: nibbles are bytes 0..128, upper pairs 128..192.
+        unsafe {
+            let (h, r) = (J / 4, J % 4);
+            let low = bits(load(w.add(64 * h + 32 * (r % 2))), 4 * (r / 2), 15);
+            let high = bits(load(w.add(128 + 32 * h)), 2 * r, 3);
+            let q = _mm256_or_si256(low, _mm256_slli_epi16::<4>(high));
+            _mm256_sub_epi8(q, _mm256_set1_epi8(32))
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale<const J: usize>(p: __m128i) -> __m256i {
+        // SAFETY: registers only.
+        unsafe { spread8::<J>(p) }
+    }
+}
+
+impl Super for K2 {
+    const BYTES: usize = 84;
+    const D: usize = 80;
+    const SIGNED: bool = false;
+    const MIN: bool = true;
+    const MIN16: bool = true;
+    type Prep = (__m128i, __m128i);
+
+    #[inline(always)]
+    unsafe fn prep(w: *const u8) -> Self::Prep {
+        // SAFETY: scales and minima are bytes 0..16.
+        unsafe {
+            let packed = _mm_loadu_si128(w.cast());
+            let mask = _mm_set1_epi8(15);
+            (_mm_and_si128(packed, mask), _mm_and_si128(_mm_srli_epi16::<4>(packed), mask))
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
+        // SAFETY: codes are bytes 16..80.
+        unsafe { bits(load(w.add(16 + 32 * (J / 4))), 2 * (J % 4), 3) }
+    }
+    #[inline(always)]
+    unsafe fn scale<const J: usize>(p: Self::Prep) -> __m256i {
+        // SAFETY: registers only.
+        unsafe { spread8::<J>(p.0) }
+    }
+    #[inline(always)]
+    unsafe fn min16<const J: usize>(p: Self::Prep) -> __m256i {
+        // SAFETY: registers only.
+        unsafe { spread8::<J>(p.1) }
+    }
+}
