@@ -5,12 +5,22 @@
 //! It refuses rates above a measured ceiling and counts that nobody derived from a shape.
 //!
 //! Read first: [`account`] (what a launch owes), [`step`] (a whole step), [`facts`] (what it depends on).
+//! Then what measurements meet: [`roofline`] (ceilings), [`closure`] (measured parts against the step).
+//! [`golden`] keeps derived figures from changing unnoticed.
 pub mod account;
+pub mod closure;
+pub mod device;
 pub mod facts;
+pub mod golden;
+pub mod roofline;
 pub mod step;
 pub mod units;
 
 pub use account::{Account, Amount, Direction, Traffic, TrafficClass};
+pub use closure::{Closure, ClosureError, ClosureLine};
+pub use device::DeviceProfile;
 pub use facts::{Feature, PAGE_TOKENS, StepFacts, expected_distinct_experts};
+pub use golden::{GoldenError, check_golden};
+pub use roofline::{CacheLevel, Ceiling, CeilingCurve, CeilingPoint, Mix, RateCheck, RateError, Residency};
 pub use step::{EvaluatedLine, Line, ReadFrom, StepLedger};
 pub use units::{Bytes, BytesPerSecond, Nanos, grouped};
