@@ -1,1 +1,3 @@
 //! The harness room.
+
+pub mod containers;

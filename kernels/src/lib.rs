@@ -3,3 +3,5 @@
 pub mod formats;
 pub mod host;
 pub mod linear;
+
+pub mod sys;

@@ -1,0 +1,3 @@
+//! Safe wrappers over the operating system: the other rooms never see a raw pointer.
+
+pub mod mmap;
