@@ -7,9 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository root: the folder above this package.
+/// The repository root: the folder above this package, wherever the tests are run from now.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in a workspace").to_path_buf()
+    let package =
+        std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    Path::new(&package).parent().expect("the package lies in a workspace").to_path_buf()
 }
 
 /// Paths of all tracked files, `/`-separated, sorted.
