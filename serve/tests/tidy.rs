@@ -52,7 +52,7 @@ fn test_files() -> BTreeSet<String> {
         paths.iter().filter(|p| p.contains("/tests/") || p.contains("/benches/")).cloned().collect();
     for path in paths.iter().filter(|p| p.ends_with(".rs")) {
         let text = tree::text(path).expect("source files are UTF-8");
-        for folder in test_modules(path, &lexer::scan(&text, Language::Rust)) {
+        for folder in test_modules(path, &text, &lexer::scan(&text, Language::Rust)) {
             let file = format!("{folder}.rs");
             files.extend(
                 paths.iter().filter(|p| **p == file || p.starts_with(&format!("{folder}/"))).cloned(),
@@ -63,17 +63,23 @@ fn test_files() -> BTreeSet<String> {
 }
 
 /// Paths without extension that a file declares as test-only modules.
-fn test_modules(path: &str, scanned: &Scanned) -> Vec<String> {
+fn test_modules(path: &str, text: &str, scanned: &Scanned) -> Vec<String> {
     let (dir, file) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = file.trim_end_matches(".rs");
     let base = if ["mod", "lib", "main"].contains(&stem) { dir.to_owned() } else { format!("{dir}/{stem}") };
     let test = style::test_lines(scanned);
-    let declared = scanned.code.iter().enumerate().filter(|(i, l)| test[*i] && l.trim_end().ends_with(';'));
-    let names = declared.filter_map(|(_, l)| {
-        let (_, name) = l.trim().trim_end_matches(';').rsplit_once("mod ")?;
-        Some(name.trim().to_owned())
-    });
-    names.map(|name| format!("{base}/{name}")).collect()
+    let lines: Vec<&str> = text.lines().collect();
+    let mut modules = Vec::new();
+    for (i, line) in scanned.code.iter().enumerate().filter(|(i, _)| test[*i]) {
+        let Some((_, name)) = line.trim().strip_suffix(';').and_then(|l| l.rsplit_once("mod ")) else {
+            continue;
+        };
+        // `#[path = "x.rs"]` above the declaration is relative to the file's own folder.
+        let above = lines[..i].iter().rev().take_while(|l| l.trim_start().starts_with("#["));
+        let named = above.filter_map(|l| l.split_once("#[path = \"")?.1.split_once(".rs\"")).next();
+        modules.push(named.map_or_else(|| format!("{base}/{name}"), |(file, _)| format!("{dir}/{file}")));
+    }
+    modules
 }
 
 #[test]
@@ -103,9 +109,14 @@ fn no_unwrap_outside_tests() {
 
 #[test]
 fn test_only_modules_are_recognised() {
-    let scanned = lexer::scan("#[cfg(test)]\nmod cases;\nmod real;\n", Language::Rust);
-    assert_eq!(test_modules("a/src/lib.rs", &scanned), ["a/src/cases"]);
-    assert_eq!(test_modules("a/src/b.rs", &scanned), ["a/src/b/cases"]);
+    let modules = |path, text| test_modules(path, text, &lexer::scan(text, Language::Rust));
+    let plain = "#[cfg(test)]\nmod cases;\nmod real;\n";
+    assert_eq!(modules("a/src/lib.rs", plain), ["a/src/cases"]);
+    assert_eq!(modules("a/src/b.rs", plain), ["a/src/b/cases"]);
+    assert_eq!(
+        modules("a/src/b.rs", "#[cfg(test)]\n#[path = \"b_tests.rs\"]\nmod tests;\n"),
+        ["a/src/b_tests"]
+    );
 }
 
 #[test]
