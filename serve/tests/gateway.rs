@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::*;
-use site::*;
 use serde_json::{Value, json};
+use site::*;
 
 fn chat(extra: Value) -> Value {
     merged(json!({"model": "fake", "messages": [{"role": "user", "content": "hi"}]}), extra)
@@ -27,7 +27,10 @@ async fn chat_and_text_answers_have_the_openai_form() {
     let (status, body) = site.post(CHAT, chat(json!({}))).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(body["object"], "chat.completion");
-    assert_eq!(body["choices"][0]["message"], json!({"role": "assistant", "content": "hello", "refusal": null}));
+    assert_eq!(
+        body["choices"][0]["message"],
+        json!({"role": "assistant", "content": "hello", "refusal": null})
+    );
     assert_eq!(body["choices"][0]["finish_reason"], "stop");
     assert_eq!(body["usage"], json!({"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8}));
     let (status, body) = site.post(TEXT, text(json!({"max_tokens": 3}))).await;
@@ -114,11 +117,14 @@ async fn the_usage_chunk_is_one_last_chunk_without_choices() {
         assert_eq!(usage[0], last);
         assert_eq!(last["choices"], json!([]));
         assert_eq!(last["usage"]["completion_tokens"], 6);
-        for without in [json!({"stream": true}), json!({"stream": true, "stream_options": {"include_usage": false}})] {
+        for without in
+            [json!({"stream": true}), json!({"stream": true, "stream_options": {"include_usage": false}})]
+        {
             let chunks = parsed(&site.stream(path, merged(body.clone(), without)).await);
             assert!(chunks.iter().all(|c| c.get("usage").is_none() && c["choices"] != json!([])));
         }
-        let (status, error) = site.post(path, merged(body, json!({"stream_options": {"include_usage": true}}))).await;
+        let (status, error) =
+            site.post(path, merged(body, json!({"stream_options": {"include_usage": true}}))).await;
         assert_eq!((status, &error["error"]["param"]), (400, &json!("stream_options")));
     }
 }

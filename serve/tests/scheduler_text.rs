@@ -24,8 +24,7 @@ async fn deltas(mut generation: Generation) -> (Vec<Delta>, Finish) {
 /// Runs an answer of the given pieces (each one token) and returns its deltas.
 async fn say(pieces: &[&[u8]], change: impl FnOnce(&mut Request)) -> (Vec<Delta>, Finish) {
     let tokens = (0..pieces.len() as u32).map(|i| PIECES + i).collect();
-    let (scheduler, _) =
-        start_text(Fake::saying(limits(1), tokens), ByteText::new(pieces), config());
+    let (scheduler, _) = start_text(Fake::saying(limits(1), tokens), ByteText::new(pieces), config());
     let mut asked = request("x", 60);
     change(&mut asked);
     deltas(scheduler.handle().submit(asked).unwrap()).await

@@ -33,9 +33,9 @@ impl Fields {
     pub fn take<V: DeserializeOwned>(&mut self, name: &str) -> Result<Option<V>, ApiError> {
         match self.0.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value)
-                .map(Some)
-                .map_err(|error| ApiError::param(name, format!("`{name}`: {error}")).with_code("invalid_type")),
+            Some(value) => serde_json::from_value(value).map(Some).map_err(|error| {
+                ApiError::param(name, format!("`{name}`: {error}")).with_code("invalid_type")
+            }),
         }
     }
 

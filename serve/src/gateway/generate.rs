@@ -130,7 +130,7 @@ fn sized<T: TextModel>(
         return Err(ApiError::param(field, format!("`{field}` has no tokens")));
     }
     if let Some(id) = prompt.iter().find(|id| **id as usize >= limits.vocab) {
-        let message = format!("token id {id} is outside the vocabulary of {}", limits.vocab);
+        let message = format!("`{field}`: token id {id} is outside the vocabulary of {}", limits.vocab);
         return Err(ApiError::param(field, message));
     }
     let room = limit.saturating_sub(used);
@@ -169,8 +169,7 @@ async fn collect<T: TextModel>(job: Job, text: &T) -> Result<Value, ApiError> {
     for (index, answer) in answers.into_iter().enumerate() {
         usage.prompt += answer.usage.prompt;
         usage.completion += answer.usage.completion;
-        let logprobs =
-            if job.logprobs { job.head.logprobs(&answer.tokens, text, 0) } else { Value::Null };
+        let logprobs = if job.logprobs { job.head.logprobs(&answer.tokens, text, 0) } else { Value::Null };
         choices.push(job.head.choice(index, &answer.text, answer.finish, logprobs));
     }
     drop(job.permit);

@@ -124,7 +124,8 @@ impl ChatRequest {
         if messages.is_empty() {
             return Err(ApiError::param("messages", "`messages` is empty"));
         }
-        let messages = messages.into_iter().enumerate().map(|(i, m)| message(i, m)).collect::<Result<_, _>>()?;
+        let messages =
+            messages.into_iter().enumerate().map(|(i, m)| message(i, m)).collect::<Result<_, _>>()?;
         let template = fields.take("chat_template_kwargs")?.unwrap_or_default();
         for name in ["tools", "functions"] {
             fields.unsupported(name, |v| v.as_array().is_some_and(Vec::is_empty))?;
@@ -172,7 +173,9 @@ fn common(fields: &mut Fields, defaults: &SamplingParams) -> Result<Common, ApiE
         .take("model")?
         .ok_or_else(|| ApiError::param("model", "`model` is missing").with_code("missing_field"))?;
     if fields.number("n", 1..=128u32)?.is_some_and(|n| n != 1) {
-        return Err(ApiError::param("n", "`n` must be 1: one answer a request").with_code("unsupported_parameter"));
+        return Err(
+            ApiError::param("n", "`n` must be 1: one answer a request").with_code("unsupported_parameter")
+        );
     }
     let old = fields.number("max_tokens", 1..=usize::MAX)?;
     let new = fields.number("max_completion_tokens", 1..=usize::MAX)?;
@@ -260,7 +263,8 @@ fn message(index: usize, mut fields: Map<String, Value>) -> Result<ChatMessage, 
     let role = match fields.remove("role") {
         Some(Value::String(role)) if ROLES.contains(&role.as_str()) => role,
         other => {
-            let message = format!("message {index} has role {}, must be one of {ROLES:?}", other.unwrap_or_default());
+            let message =
+                format!("message {index} has role {}, must be one of {ROLES:?}", other.unwrap_or_default());
             return Err(ApiError::param(format!("messages[{index}].role"), message));
         }
     };
@@ -269,7 +273,8 @@ fn message(index: usize, mut fields: Map<String, Value>) -> Result<ChatMessage, 
         Some(Value::Array(parts)) => joined(index, &parts)?,
         None | Some(Value::Null) if role == "assistant" => String::new(),
         _ => {
-            let message = format!("message {index} has no text: content must be a string or a list of text parts");
+            let message =
+                format!("message {index} has no text: content must be a string or a list of text parts");
             return Err(ApiError::param(format!("messages[{index}].content"), message));
         }
     };
@@ -282,7 +287,8 @@ fn joined(index: usize, parts: &[Value]) -> Result<String, ApiError> {
         match (part["type"].as_str(), part["text"].as_str()) {
             (Some("text"), Some(piece)) => text.push_str(piece),
             (kind, _) => {
-                let message = format!("part {at} of message {index} has type {kind:?}: only text parts are supported");
+                let message =
+                    format!("part {at} of message {index} has type {kind:?}: only text parts are supported");
                 return Err(ApiError::param(format!("messages[{index}].content[{at}]"), message));
             }
         }

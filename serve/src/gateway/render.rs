@@ -64,7 +64,8 @@ impl Head {
 
     /// One choice of a whole answer.
     pub fn choice(&self, index: usize, text: &str, finish: Finish, logprobs: Value) -> Value {
-        let mut choice = json!({"index": index, "finish_reason": finish_reason(finish), "logprobs": logprobs});
+        let mut choice =
+            json!({"index": index, "finish_reason": finish_reason(finish), "logprobs": logprobs});
         match self.shape {
             Shape::Chat => {
                 choice["message"] = json!({"role": "assistant", "content": text, "refusal": null});
@@ -137,9 +138,7 @@ fn shown<T: TextModel>(token: u32, text: &T) -> String {
 }
 
 fn chat_token<T: TextModel>(token: &TokenLogprob, text: &T) -> Value {
-    let entry = |id: u32, logprob: f32| {
-        json!({"token": shown(id, text), "logprob": finite(logprob), "bytes": text.token_bytes(id)})
-    };
+    let entry = |id: u32, logprob: f32| json!({"token": shown(id, text), "logprob": finite(logprob), "bytes": text.token_bytes(id)});
     let top: Vec<Value> = token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect();
     let mut made = entry(token.token, token.logprob);
     made["top_logprobs"] = Value::Array(top);

@@ -290,8 +290,7 @@ fn emit<S>(row: &mut Row<S>, delta: Delta, finish: Option<Finish>, status: &Stat
         let _ = row.ticket.events.try_send(Event::Delta(delta));
     }
     if let Some(finish) = finish {
-        let usage =
-            Usage { prompt: row.ticket.request.prompt.len(), completion: row.output.generated() };
+        let usage = Usage { prompt: row.ticket.request.prompt.len(), completion: row.output.generated() };
         status.done.fetch_add(1, Relaxed);
         let _ = row.ticket.events.try_send(Event::Done(finish, usage));
         row.over = true;

@@ -21,9 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 pub use crate::shim::sampler::SamplingParams;
 pub use engine::{ChatMessage, EngineError, EngineLimits, StepEngine, TextModel};
 pub use histogram::{BOUNDS_S, Histogram};
-pub use request::{
-    Delta, Event, Failure, Finish, Generation, Request, SubmitError, TokenLogprob, Usage,
-};
+pub use request::{Delta, Event, Failure, Finish, Generation, Request, SubmitError, TokenLogprob, Usage};
 pub use status::{Life, Phase, Status};
 pub use thread::{Handle, Scheduler, spawn};
 

@@ -162,7 +162,8 @@ impl Generation {
             // What the engine said before it went down comes first.
             _ = self.life.wait_for(|life| !life.is_running()) => None,
         };
-        let event = event.or_else(|| self.events.try_recv().ok()).unwrap_or_else(|| Event::Failed(self.lost()));
+        let event =
+            event.or_else(|| self.events.try_recv().ok()).unwrap_or_else(|| Event::Failed(self.lost()));
         self.ended = !matches!(event, Event::Delta(_));
         Some(event)
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::request::Failure;
 use super::histogram::Histogram;
+use super::request::Failure;
 
 /// State of the engine thread as the watchdog sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -289,7 +289,9 @@ pub fn request(prompt: &str, max_new_tokens: usize) -> Request {
     }
 }
 
-pub async fn finish(mut generation: Generation) -> Result<(String, Finish, Usage), sparkpipe::scheduler::Failure> {
+pub async fn finish(
+    mut generation: Generation,
+) -> Result<(String, Finish, Usage), sparkpipe::scheduler::Failure> {
     let mut text = String::new();
     loop {
         match generation.next().await.expect("an outcome") {
