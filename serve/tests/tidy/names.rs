@@ -32,9 +32,10 @@ pub fn family_names(path: &str, text: &str) -> Vec<Finding> {
     if may_name_families(path) {
         return Vec::new();
     }
-    let named = text.lines().enumerate().filter_map(|(i, line)| named(line).map(|family| (i, family)));
-    named
-        .map(|(i, f)| Finding::new(path, i + 1, format!("names the family `{f}` in a common room")))
+    // Line 0 is the file's own name.
+    let lines = [path].into_iter().chain(text.lines()).enumerate();
+    let hits = lines.filter_map(|(line, text)| named(text).map(|family| (line, family)));
+    hits.map(|(line, f)| Finding::new(path, line, format!("names the family `{f}` in a common room")))
         .collect()
 }
 
@@ -77,6 +78,11 @@ mod rules {
             assert_eq!(family_names("harness/src/engine/step.rs", bad).len(), 1, "{bad}");
             assert!(family_names("harness/src/families/x/mod.rs", bad).is_empty(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_file_named_after_a_family_is_found() {
+        assert_eq!(family_names("kernels/src/kimi_delta/mod.rs", "").len(), 1);
     }
 
     #[test]
