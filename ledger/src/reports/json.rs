@@ -1,0 +1,35 @@
+//! JSON: the whole report, its summary beside it for readers that want no sums of their own.
+use super::{BatchSummary, Report, ReportError};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize)]
+struct Written<'a> {
+    summary: Vec<BatchSummary>,
+    report: &'a Report,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    summary: Vec<BatchSummary>,
+    report: Report,
+}
+
+/// The report as JSON, indented.
+pub fn write(report: &Report) -> Result<String, ReportError> {
+    let mut text = serde_json::to_string_pretty(&Written { summary: report.summary(), report })?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Reads what [`write`] wrote, and refuses a summary that its ledgers do not give.
+pub fn read(text: &str) -> Result<Report, ReportError> {
+    let Stored { summary, report } = serde_json::from_str(text)?;
+    let derived = report.summary();
+    let differs = derived.iter().zip(&summary).find(|(a, b)| a != b).map(|(a, _)| a.batch);
+    let missing = || derived.get(summary.len()).or(summary.get(derived.len())).map(|s| s.batch);
+    match differs.or_else(missing) {
+        Some(batch) => Err(ReportError::Summary { batch }),
+        None => Ok(report),
+    }
+}
