@@ -7,6 +7,8 @@
 
 use crate::host::simd::{Level, Simd};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod codes_avx2;
 pub mod elements;
 pub mod planar;
 mod q2_k;
@@ -182,11 +184,21 @@ pub fn decode_row_with(simd: Simd, format: Format, bytes: &[u8], out: &mut [f32]
     Ok(())
 }
 
-/// The same loops, compiled for AVX2: the compiler vectorises them and may not contract them.
+/// Super-blocks by hand; the plain loops again for the rest, compiled for AVX2 (and never contracted).
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn decode_avx2(format: Format, bytes: &[u8], out: &mut [f32]) {
-    decode(format, bytes, out);
+    use codes_avx2::{K2, K4, K5, K6, decode_super};
+    // SAFETY: the caller has the features and checked that the row is whole blocks.
+    unsafe {
+        match format {
+            Format::Q4_K => decode_super::<K4>(bytes, out),
+            Format::Q5_K => decode_super::<K5>(bytes, out),
+            Format::Q6_K => decode_super::<K6>(bytes, out),
+            Format::Q2_K => decode_super::<K2>(bytes, out),
+            _ => decode(format, bytes, out),
+        }
+    }
 }
 
 #[inline(always)]

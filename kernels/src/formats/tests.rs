@@ -115,6 +115,26 @@ fn worked_vectors() {
 }
 
 #[test]
+fn every_level_decodes_any_bytes_to_the_same_bits() {
+    let mut random = Random::new(11);
+    for format in Format::ALL {
+        let k = 9 * format.block_values();
+        for _ in 0..20 {
+            let bytes = random.bytes(9 * format.block_bytes());
+            let mut want = vec![0.0; k];
+            decode_row(format, &bytes, &mut want).unwrap();
+            for simd in Simd::available() {
+                let mut got = vec![0.0f32; k];
+                decode_row_with(simd, format, &bytes, &mut got).unwrap();
+                for (g, w) in got.iter().zip(&want) {
+                    assert!(g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()), "{format:?}: {g} {w}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn ragged_rows_and_wrong_lengths_are_named() {
     let ragged = FormatError::RaggedRow { format: Format::Q4_K, k: 300, block: 256 };
     assert_eq!(Format::Q4_K.row_bytes(300), Err(ragged));

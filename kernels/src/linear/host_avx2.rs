@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::host::{Act, Shape};
-use super::host_avx2_q8;
+use super::{host_avx2_fused, host_avx2_q8};
 use crate::formats::{Format, decode_row_with};
 use crate::host::simd::Simd;
 use std::arch::x86_64::*;
@@ -23,6 +23,10 @@ pub(super) unsafe fn tile(simd: Simd, shape: &Shape<'_>, x: &Act<'_>, scratch: &
         Act::Bf16(_) => shape.format != Format::Bf16 && shape.format != Format::F32,
         Act::F32(_) => shape.format != Format::F32,
     };
+    // SAFETY: the caller's contract.
+    if decodes && unsafe { host_avx2_fused::tile(shape, x, scratch, out) } {
+        return;
+    }
     if decodes {
         for (n, row) in scratch.chunks_exact_mut(shape.k).take(shape.nt).enumerate() {
             decode_row_with(simd, shape.format, shape.weight_row(n), row).expect("the shape was checked");
@@ -259,7 +263,10 @@ unsafe fn lanes<T: Tree, const W: usize, const X: usize>(
     while at < to {
         // SAFETY: `at` is half a chunk or more before the end of whole chunks in every row.
         unsafe {
-            let wv: [T::Lanes; W] = std::array::from_fn(|i| T::load_w(w[i].add(at)));
+            let mut wv = [T::load_w(w[0].add(at)); W];
+            for i in 1..W {
+                wv[i] = T::load_w(w[i].add(at));
+            }
             for j in 0..X {
                 let xv = T::load_x(x[j].add(at));
                 for i in 0..W {
@@ -275,7 +282,7 @@ unsafe fn lanes<T: Tree, const W: usize, const X: usize>(
 /// Sixteen lanes to one: i + (i+8), then 4, 2, 1.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fold(low: __m256, high: __m256) -> f32 {
+pub(super) fn fold(low: __m256, high: __m256) -> f32 {
     let eight = _mm256_add_ps(low, high);
     let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));

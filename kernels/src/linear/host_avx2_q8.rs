@@ -7,8 +7,8 @@
 
 use super::host::Shape;
 use super::host_act::{ActKind, Q8_GROUP};
-use super::host_avx2_codes::{K2, K4, K5, K6, Super};
 use crate::formats::Format;
+use crate::formats::codes_avx2::{K2, K4, K5, K6, Super};
 use std::arch::x86_64::*;
 
 /// One Q8 row by its parts.
@@ -75,7 +75,7 @@ unsafe fn groups(
         match m_all {
             1 => {
                 for n in (0..nt).step_by(4) {
-                    put(n, 0, 1, four_one(std::array::from_fn(|i| w(n + i)), [row(0)], supers));
+                    put(n, 0, 1, four_one([w(n), w(n + 1), w(n + 2), w(n + 3)], [row(0)], supers));
                 }
             }
             2 => {
@@ -86,7 +86,7 @@ unsafe fn groups(
             _ => {
                 for n in 0..nt {
                     for m in (0..m_all).step_by(4) {
-                        put(n, m, 4, one_four([w(n)], std::array::from_fn(|i| row(m + i)), supers));
+                        put(n, m, 4, one_four([w(n)], [row(m), row(m + 1), row(m + 2), row(m + 3)], supers));
                     }
                 }
             }
@@ -115,22 +115,45 @@ unsafe fn pairs(signed: bool, codes: __m256i, x: __m256i) -> __m256i {
     }
 }
 
-/// Four f16 at `at(i)`, widened.
+// Below, arrays are filled by plain loops: a closure handed to `array::from_fn` is compiled without this level's
+// features when it is not inlined, and then passes each vector through memory.
+
+/// Output i's f16 at byte `at` of its weight row's block, widened.
 #[inline(always)]
-unsafe fn halves(at: impl Fn(usize) -> *const u8) -> __m128 {
-    // SAFETY: the caller's pointers each have two readable bytes; F16C is part of the level.
+unsafe fn halves<const W: usize, const X: usize>(w: &[*const u8; W], at: usize) -> __m128 {
+    // SAFETY: the caller's blocks have two bytes at `at`; F16C is part of the level.
     unsafe {
-        let h: [u16; 4] = std::array::from_fn(|i| at(i).cast::<u16>().read_unaligned());
-        _mm_cvtph_ps(_mm_loadl_epi64(h.as_ptr().cast()))
+        let mut h = 0u64;
+        for i in 0..4 {
+            h |= u64::from(w[i / X].add(at).cast::<u16>().read_unaligned()) << (16 * i);
+        }
+        _mm_cvtph_ps(_mm_cvtsi64_si128(h.cast_signed()))
     }
 }
 
+/// Output i's activation scale.
 #[inline(always)]
 unsafe fn x_scales<const X: usize>(x: &[Row; X], s: usize) -> __m128 {
     // SAFETY: super-block `s` exists in every row.
     unsafe {
-        let v: [f32; 4] = std::array::from_fn(|i| x[i % X].scales.add(s).read_unaligned());
-        _mm_loadu_ps(v.as_ptr())
+        let v = |i: usize| x[i % X].scales.add(s).read_unaligned();
+        _mm_setr_ps(v(0), v(1), v(2), v(3))
+    }
+}
+
+/// Output i's sum of minima times sums of 32 activation codes, of super-block `s`.
+#[inline(always)]
+unsafe fn mins_of_32<F: Super, const W: usize, const X: usize>(
+    prep: &[F::Prep; W],
+    x: &[Row; X],
+    s: usize,
+) -> __m128i {
+    // SAFETY: super-block `s` exists in every row and has eight sums.
+    unsafe {
+        let m = |i: usize| {
+            _mm_madd_epi16(F::min32(prep[i / X]), _mm_loadu_si128(x[i % X].sums.add(8 * s).cast()))
+        };
+        _mm_hadd_epi32(_mm_hadd_epi32(m(0), m(1)), _mm_hadd_epi32(m(2), m(3)))
     }
 }
 
@@ -144,8 +167,14 @@ unsafe fn run_k<F: Super, const W: usize, const X: usize>(
     for s in 0..supers {
         // SAFETY: `w` points at super-block s of each row, the activation rows hold super-block s.
         unsafe {
-            let prep: [F::Prep; W] = std::array::from_fn(|i| F::prep(w[i]));
-            let xs: [*const u8; X] = std::array::from_fn(|j| x[j].codes.add(s * Q8_GROUP));
+            let mut prep = [F::prep(w[0]); W];
+            for i in 1..W {
+                prep[i] = F::prep(w[i]);
+            }
+            let mut xs = [x[0].codes.add(s * Q8_GROUP); X];
+            for j in 1..X {
+                xs[j] = x[j].codes.add(s * Q8_GROUP);
+            }
             let zero = _mm256_setzero_si256();
             let (mut acc, mut low) = ([zero; 4], [zero; 4]);
             group::<F, W, X, 0>(&w, &prep, &xs, &mut acc, &mut low);
@@ -156,22 +185,15 @@ unsafe fn run_k<F: Super, const W: usize, const X: usize>(
             group::<F, W, X, 5>(&w, &prep, &xs, &mut acc, &mut low);
             group::<F, W, X, 6>(&w, &prep, &xs, &mut acc, &mut low);
             group::<F, W, X, 7>(&w, &prep, &xs, &mut acc, &mut low);
-            let d = halves(|i| w[i / X].add(F::D));
-            let mut v = _mm_mul_ps(d, _mm_cvtepi32_ps(sum4(acc)));
+            let mut v = _mm_mul_ps(halves::<W, X>(&w, F::D), _mm_cvtepi32_ps(sum4(acc)));
             if F::MIN {
-                let mins = if F::MIN16 {
-                    sum4(low)
-                } else {
-                    let m: [__m128i; 4] = std::array::from_fn(|i| {
-                        let sums = _mm_loadu_si128(x[i % X].sums.add(8 * s).cast());
-                        _mm_madd_epi16(F::min32(prep[i / X]), sums)
-                    });
-                    _mm_hadd_epi32(_mm_hadd_epi32(m[0], m[1]), _mm_hadd_epi32(m[2], m[3]))
-                };
-                v = _mm_fnmadd_ps(halves(|i| w[i / X].add(F::D + 2)), _mm_cvtepi32_ps(mins), v);
+                let mins = if F::MIN16 { sum4(low) } else { mins_of_32::<F, W, X>(&prep, &x, s) };
+                v = _mm_fnmadd_ps(halves::<W, X>(&w, F::D + 2), _mm_cvtepi32_ps(mins), v);
             }
             total = _mm_fmadd_ps(x_scales(&x, s), v, total);
-            w = w.map(|p| p.add(F::BYTES));
+            for p in &mut w {
+                *p = p.add(F::BYTES);
+            }
         }
     }
     let mut out = [0f32; 4];
@@ -220,13 +242,18 @@ unsafe fn run_q8_0<const W: usize, const X: usize>(
         for b in 0..8 {
             // SAFETY: `w` points at block 8s + b of each row, the activation rows hold super-block s.
             unsafe {
-                let codes: [__m256i; W] = std::array::from_fn(|i| _mm256_loadu_si256(w[i].add(2).cast()));
-                let xv: [__m256i; X] =
-                    std::array::from_fn(|j| _mm256_loadu_si256(x[j].codes.add(s * Q8_GROUP + 32 * b).cast()));
-                let dots: [__m256i; 4] =
-                    std::array::from_fn(|i| _mm256_madd_epi16(pairs(true, codes[i / X], xv[i % X]), ones));
-                v = _mm_fmadd_ps(halves(|i| w[i / X]), _mm_cvtepi32_ps(sum4(dots)), v);
-                w = w.map(|p| p.add(34));
+                let mut dots = [ones; 4];
+                for i in 0..W {
+                    let codes = _mm256_loadu_si256(w[i].add(2).cast());
+                    for j in 0..X {
+                        let xv = _mm256_loadu_si256(x[j].codes.add(s * Q8_GROUP + 32 * b).cast());
+                        dots[i * X + j] = _mm256_madd_epi16(pairs(true, codes, xv), ones);
+                    }
+                }
+                v = _mm_fmadd_ps(halves::<W, X>(&w, 0), _mm_cvtepi32_ps(sum4(dots)), v);
+                for p in &mut w {
+                    *p = p.add(34);
+                }
             }
         }
         // SAFETY: as above.

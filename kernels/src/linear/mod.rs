@@ -5,7 +5,7 @@ pub mod host_act;
 #[cfg(target_arch = "x86_64")]
 mod host_avx2;
 #[cfg(target_arch = "x86_64")]
-mod host_avx2_codes;
+mod host_avx2_fused;
 #[cfg(target_arch = "x86_64")]
 mod host_avx2_q8;
 mod host_scalar;
