@@ -53,6 +53,15 @@ fn figures_are_text_and_escaped() {
 }
 
 #[test]
+fn control_characters_reach_neither_terminal_nor_figure() {
+    let mut report = common::report(2, &[1]);
+    report.model = "a\u{1b}[2Jb\u{0}c".into();
+    let text = render(&report, Format::Table).unwrap();
+    assert!(text.starts_with("a?[2Jb?c in bf16"), "{text}");
+    assert!(render(&report, Format::Svg).unwrap().contains("a?[2Jb?c"));
+}
+
+#[test]
 fn a_report_without_data_says_what_it_lacks() {
     let mut report = common::report(2, &[1]);
     report.closure = None;
@@ -74,6 +83,10 @@ fn tampered_files_are_refused() {
     let active = format!("\"active\": {}", report.summary()[0].active.0);
     let forged = text.replacen(&active, "\"active\": 1", 1);
     assert!(matches!(json::read(&forged), Err(ReportError::Summary { batch: 1 })));
+    let mut huge: serde_json::Value = serde_json::from_str(&text).unwrap();
+    huge["report"]["ledgers"]["1"]["lines"][0]["touched"]["read"][1] = u64::MAX.into();
+    let forged = huge.to_string();
+    assert!(matches!(json::read(&forged), Err(ReportError::TooLarge { batch: 1, .. })));
     let lines = csv::lines(&report).unwrap();
     let error = csv::read_lines(&lines.replacen("touched_kv_read", "kv", 1)).unwrap_err().to_string();
     assert!(error.contains("row 1, column touched_kv_read: \"kv\" is not the name"), "{error}");

@@ -204,6 +204,14 @@ pub enum ReportError {
         /// Batch.
         batch: u64,
     },
+    /// The bytes of a ledger do not fit in 64 bits.
+    #[error("json: bytes of batch {batch} sum to {got}, limit {}", u64::MAX)]
+    TooLarge {
+        /// Batch.
+        batch: u64,
+        /// Their sum.
+        got: u128,
+    },
     /// The drawing backend failed.
     #[error("svg: {0}")]
     Draw(String),

@@ -35,7 +35,8 @@ pub fn table(report: &Report) -> String {
         out += &format!("\nclosure of a step of {}\n", closure.step());
         out += &aligned(&closing(closure));
     }
-    out
+    // Names come from files: what could move a terminal's cursor is not printed.
+    out.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// Batches against their sums.
