@@ -78,10 +78,12 @@ async fn readiness_runs_a_canary_through_prefill_and_one_step() {
 async fn readiness_fails_when_no_token_comes_out_in_time() {
     let engine = Fake::hashing(limits(4));
     let site = Site::with(engine, ByteText::new(&[]), |_, g| g.canary_limit = Duration::from_millis(60));
-    site.knobs.prefill_ms.store(150, SeqCst);
+    site.knobs.prefill_ms.store(800, SeqCst);
+    let asked = Instant::now();
     let (status, body) = site.get("/ready").await;
     assert_eq!(status, 503, "{body}");
     assert!(body["reason"].as_str().unwrap().contains("deadline"));
+    assert!(asked.elapsed() < Duration::from_millis(700), "it holds within one long engine call too");
 }
 
 #[tokio::test]
@@ -173,9 +175,9 @@ async fn unknown_models_routes_and_methods_have_error_objects() {
 }
 
 async fn raw(site: &Site, kind: &str, body: Body) -> (u16, Value) {
-    let request = Request::post(TEXT).header("content-type", kind).body(body).unwrap();
+    let request = Request::post(TEXT).header("content-type", kind).body(body).expect("request");
     let (status, bytes) = site.send(request).await;
-    (status, serde_json::from_slice(&bytes).unwrap())
+    (status, serde_json::from_slice(&bytes).expect("valid JSON"))
 }
 
 #[tokio::test]

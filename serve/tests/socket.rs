@@ -58,14 +58,16 @@ async fn open(server: &Server, request: &str) -> TcpStream {
 
 async fn freed(server: &Server) -> bool {
     let handle = &server.site.handle;
-    within(SOON, || handle.free_seats() == handle.total_seats() && server.site.knobs.resident.load(SeqCst) == 0)
-        .await
+    within(SOON, || {
+        handle.free_seats() == handle.total_seats() && server.site.knobs.resident.load(SeqCst) == 0
+    })
+    .await
 }
 
 #[tokio::test]
 async fn closing_the_socket_at_any_token_of_a_stream_frees_within_one_step() {
     let server = server(|_| {}).await;
-    server.site.knobs.step_ms.store(10, SeqCst);
+    server.site.knobs.step_ms.store(30, SeqCst);
     for token in 0..6 {
         let mut socket = open(&server, &asked(4000, true)).await;
         let mut seen = Vec::new();
@@ -162,7 +164,11 @@ async fn heads_are_bounded_in_size_count_and_time() {
     let mut crawling = open(&server, "GET /health HTTP/1.1\r\nhost:").await;
     let mut answer = Vec::new();
     let _ = crawling.read_to_end(&mut answer).await;
-    assert!(started.elapsed() >= limit / 2 && started.elapsed() < SOON, "closed after {:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= limit / 2 && started.elapsed() < SOON,
+        "closed after {:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]

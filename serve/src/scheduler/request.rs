@@ -1,11 +1,15 @@
 //! What goes into the scheduler and what comes out of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
 use super::SamplingParams;
 use super::status::Life;
+
+/// How much later than the engine thread the receiving end acts on a deadline:
+/// the thread knows the stage, the receiver holds it even within one long call.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// One generation to run.
 #[derive(Debug, Clone)]
@@ -146,6 +150,8 @@ pub enum SubmitError {
 pub struct Generation {
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) life: watch::Receiver<Life>,
+    /// The request's deadline and how long that was.
+    pub(super) until: (Instant, Duration),
     pub(super) ended: bool,
 }
 
@@ -161,6 +167,10 @@ impl Generation {
             event = self.events.recv() => event,
             // What the engine said before it went down comes first.
             _ = self.life.wait_for(|life| !life.is_running()) => None,
+            () = tokio::time::sleep_until((self.until.0 + GRACE).into()) => {
+                let failure = Failure::Deadline { stage: "waiting for the engine", limit: self.until.1 };
+                Some(Event::Failed(failure))
+            }
         };
         let event =
             event.or_else(|| self.events.try_recv().ok()).unwrap_or_else(|| Event::Failed(self.lost()));

@@ -18,6 +18,8 @@ use super::{Config, Ticket};
 const IDLE: Duration = Duration::from_millis(50);
 /// Sleep when every row waits for its reader.
 const STALLED: Duration = Duration::from_millis(2);
+/// Longest deadline that a request may have.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// How often the watchdog looks.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -39,7 +41,7 @@ impl Handle {
     /// # Errors
     /// `QueueFull` without a free seat, `Invalid` beyond the engine's limits,
     /// `Down` when the engine is dead or stuck or the server is going down.
-    pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
+    pub fn submit(&self, mut request: Request) -> Result<Generation, SubmitError> {
         self.check(&request)?;
         if self.closing.load(Relaxed) {
             return Err(Failure::ShuttingDown.into());
@@ -53,8 +55,11 @@ impl Handle {
         };
         let seat = Arc::clone(&self.seats).try_acquire_owned().map_err(|_| full())?;
         let (events, receiver) = mpsc::channel(self.config.event_buffer.max(2));
-        let ticket = Ticket { request, events, accepted: Instant::now(), _seat: seat };
-        let generation = Generation { events: receiver, life: self.status.watch(), ended: false };
+        let accepted = Instant::now();
+        request.deadline = request.deadline.min(LONGEST);
+        let until = (accepted + request.deadline, request.deadline);
+        let ticket = Ticket { request, events, accepted, _seat: seat };
+        let generation = Generation { events: receiver, life: self.status.watch(), until, ended: false };
         // The channel has a place for every seat, so it is full only if closed.
         self.submissions.try_send(ticket).map_err(|_| {
             let dead = || Failure::EngineDead("the engine thread has ended".into());
