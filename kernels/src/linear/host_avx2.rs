@@ -247,8 +247,9 @@ unsafe fn tail<V>(from: *const V, to: &mut [V; 32], values: usize) {
     }
 }
 
-/// Eight lanes of a W by X block over `from..to`, whole chunks, `half` values into each.
-#[inline]
+/// Eight lanes of a W by X block over `from..to`, whole chunks, `half` values into each. Never inlined: with both
+/// halves' accumulators in sight the compiler keeps one half on the stack inside the loop.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn lanes<T: Tree, const W: usize, const X: usize>(
     w: &[*const T::W; W],

@@ -60,7 +60,7 @@ unsafe fn rows<F: Super>(shape: &Shape<'_>, x: &[f32], out: &mut [f32]) {
         // SAFETY: rows n.. of this many exist.
         unsafe {
             n += match (shape.rows.len(), left) {
-                (1, 4..) => block::<F, 4, 1>(shape, x, n, out),
+                (1, 2..) => block::<F, 2, 1>(shape, x, n, out),
                 (1, _) => block::<F, 1, 1>(shape, x, n, out),
                 (_, 2..) => block::<F, 2, 2>(shape, x, n, out),
                 _ => block::<F, 1, 2>(shape, x, n, out),

@@ -146,9 +146,15 @@ fn no_grouping_of_rows_or_weights_changes_a_bit() {
                 assert_eq!(got[i * N..(i + 1) * N], want[r as usize * N..(r as usize + 1) * N]);
             }
             for (from, nt) in [(0, 1), (16, 1), (3, 2), (5, 3), (1, 4), (2, 5), (4, 8), (0, 16)] {
-                let got = run(simd, f, &w[from * row..(from + nt) * row], nt, k, &x, all);
-                let cut: Vec<u32> = want.chunks(N).flat_map(|o| o[from..from + nt].to_vec()).collect();
-                assert_eq!(bits(&got), cut, "{f:?} {kind:?} {simd:?} rows {from}+{nt}");
+                for (start, end) in [(0, M), (3, 5), (4, 5)] {
+                    let rows = RowSel::Range { start, end };
+                    let got = run(simd, f, &w[from * row..(from + nt) * row], nt, k, &x, rows);
+                    let cut: Vec<u32> = want[start * N..end * N]
+                        .chunks(N)
+                        .flat_map(|o| o[from..from + nt].to_vec())
+                        .collect();
+                    assert_eq!(bits(&got), cut, "{f:?} {kind:?} {simd:?} rows {from}+{nt} m {start}..{end}");
+                }
             }
         }
     }
