@@ -25,7 +25,7 @@ pub fn write(report: &Report) -> Result<String, ReportError> {
     Ok(text)
 }
 
-/// Reads what [`write`] wrote, and refuses a summary that its ledgers do not give.
+/// Reads what [`write()`] wrote, and refuses a summary that its ledgers do not give.
 pub fn read(text: &str) -> Result<Report, ReportError> {
     let Stored { summary, report } = serde_json::from_str(text)?;
     check_sums(&report)?;
