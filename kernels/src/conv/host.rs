@@ -1,6 +1,6 @@
 //! CPU causal depthwise convolution: one item is one segment of a sequence over a range of channels.
 //!
-//! out_t[c] = SiLU( sum_j w[c, j] u_{t - taps + 1 + j}[c] ), oldest tap first, each tap one fused add, the
+//! `out_t[c] = SiLU( sum_j w[c, j] u_{t - taps + 1 + j}[c] )`, oldest tap first, each tap one fused add, the
 //! first a plain product. Channels are independent, so any channel split and any segmentation give the same
 //! bits. A NaN or infinite input reaches the outputs of `taps` tokens in its channel and no other channel.
 
