@@ -8,8 +8,10 @@ pub mod formats;
 pub mod host;
 pub mod linear;
 
-pub mod sys;
+pub mod attend;
+pub mod delta;
 pub mod norm;
 pub mod rope;
 pub mod route;
+pub mod sys;
 pub mod values;
