@@ -233,6 +233,8 @@ mod tests {
     use super::*;
     use crate::testkit;
 
+    type Change = fn(&mut crate::Receipt);
+
     fn sealed() -> (tempfile::TempDir, Sealed) {
         let dir = tempfile::tempdir().unwrap();
         let signer = Signer::open_or_create(dir.path()).unwrap();
@@ -253,7 +255,7 @@ mod tests {
     #[test]
     fn each_changed_field_is_named() {
         let (_dir, sealed) = sealed();
-        let changes: Vec<(&str, fn(&mut crate::Receipt))> = vec![
+        let changes: [(&str, Change); 7] = [
             ("kind", |r| r.kind = crate::Kind::Synthetic),
             ("tuple", |r| r.tuple.batch = 16),
             ("admission", |r| r.admission.pack = "00".into()),
@@ -294,7 +296,7 @@ mod tests {
     fn other_versions_and_wild_tuples_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let signer = Signer::open_or_create(dir.path()).unwrap();
-        let line = |change: fn(&mut crate::Receipt)| {
+        let line = |change: Change| {
             let mut receipt = testkit::good();
             change(&mut receipt);
             let sealed = Sealed::new(Entry::Step(receipt), GENESIS, &signer).unwrap();

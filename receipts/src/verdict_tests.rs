@@ -5,6 +5,8 @@ use crate::measured::*;
 use crate::schema::MemoryLine;
 use crate::testkit::{good, run};
 
+type Change = fn(&mut Receipt);
+
 fn judge(receipt: &Receipt) -> Verdict {
     verdict(receipt, &Policy::embedded())
 }
@@ -59,7 +61,7 @@ fn each_missing_section_alone() {
 
 #[test]
 fn each_missing_field_alone() {
-    let cases: Vec<(&str, fn(&mut Receipt))> = vec![
+    let cases: [(&str, Change); 12] = [
         ("correctness.oracle", |r| r.correctness.as_mut().unwrap().oracle = None),
         ("correctness.batch_invariant", |r| r.correctness.as_mut().unwrap().batch_invariant = None),
         ("correctness.tokens", |r| r.correctness.as_mut().unwrap().tokens = 0),
