@@ -19,10 +19,19 @@ fn idea(text: &str) -> String {
     let page = text.lines().skip_while(|l| l.trim().is_empty());
     let first = page.map_while(|l| l.strip_prefix("//!")).map(str::trim).take_while(|l| !l.is_empty());
     let paragraph = first.collect::<Vec<_>>().join(" ");
-    match paragraph.find(". ") {
-        Some(end) => paragraph[..=end].to_owned(),
-        None => paragraph,
+    let sentence = paragraph.find(". ").map_or(paragraph.as_str(), |end| &paragraph[..=end]);
+    without_links(sentence)
+}
+
+/// Rustdoc links as plain code: they point to items, which Markdown pages cannot reach.
+fn without_links(sentence: &str) -> String {
+    let mut pieces = sentence.split("`](");
+    let mut plain = pieces.next().unwrap_or("").to_owned();
+    for piece in pieces {
+        plain.push('`');
+        plain.push_str(piece.split_once(')').map_or("", |(_, rest)| rest));
     }
+    plain.replace("[`", "`").replace("`]", "`")
 }
 
 /// Renders the map of all rooms from (path, text) pairs sorted by path.
@@ -71,6 +80,7 @@ fn the_idea_is_the_first_sentence_joined_over_lines() {
     assert_eq!(idea("//! One idea\n//! on two lines. More.\n//!\n//! Else.\n"), "One idea on two lines.");
     assert_eq!(idea("\n//! Short\nfn f() {}"), "Short");
     assert_eq!(idea("fn f() {}"), "");
+    assert_eq!(idea("//! Uses [`a`] and [`b`](c::d), `e[i]` too.\n"), "Uses `a` and `b`, `e[i]` too.");
 }
 
 #[test]
