@@ -341,3 +341,57 @@ pub struct Counters {
     /// Bytes counted; `null` exactly when `kind` is `none`.
     pub counted: Option<ReadWrite>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn medians_and_deviations_of_known_series() {
+        assert_eq!((median(&[]), median(&[3, 1, 2]), median(&[4, 1, 2, 3])), (None, Some(2), Some(2)));
+        assert_eq!(relative_stdev_ppm(&[5]), None);
+        assert_eq!(relative_stdev_ppm(&[7, 7, 7]), Some(0));
+        assert_eq!(relative_stdev_ppm(&[0, 0]), None);
+        // mean 100, sample deviation sqrt(2 * 100) = 14.142136
+        assert_eq!(relative_stdev_ppm(&[90, 110]), Some(141_421));
+    }
+
+    #[test]
+    fn a_ceiling_is_read_at_the_smallest_probe_that_holds_the_set() {
+        let point = |working_set_bytes| CeilingPoint {
+            working_set_bytes,
+            read_bytes_per_second: working_set_bytes,
+            copy_bytes_per_second: 1,
+            update_bytes_per_second: 1,
+        };
+        let curve = Ceilings {
+            points: vec![point(100), point(10), point(1000)],
+            launch_ns: 0,
+            datasheet_bytes_per_second: None,
+        };
+        let at = |bytes| curve.at(bytes).map(|p| p.working_set_bytes);
+        assert_eq!((at(5), at(11), at(100), at(5000)), (Some(10), Some(100), Some(100), Some(1000)));
+        assert_eq!(Ceilings { points: vec![], ..curve }.at(1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_books_always_close(
+            step in 1u64..1 << 50, gaps in 0u64..1 << 40, overlap in 0u64..1 << 40,
+            times in proptest::collection::vec(0u64..1 << 40, 0..20),
+        ) {
+            let line = |&ns: &u64| ClosureLine { name: "op".into(), count: 1, ns, bytes: 0 };
+            let closure = Closure::close(step, times.iter().map(line).collect(), gaps, overlap).unwrap();
+            let sum = times.iter().map(|&t| i128::from(t)).sum::<i128>() + i128::from(gaps) - i128::from(overlap);
+            prop_assert_eq!(sum + i128::from(closure.unexplained_ns), i128::from(step));
+            prop_assert_eq!(closure.recomputed(), Some((closure.unexplained_ns, closure.unexplained_ppm)));
+        }
+
+        #[test]
+        fn rates_never_overflow(a in any::<u64>(), b in any::<u64>()) {
+            prop_assert_eq!(ppm(a, b).is_none(), b == 0);
+            prop_assert_eq!(bytes_per_second(a, b).is_none(), b == 0);
+        }
+    }
+}

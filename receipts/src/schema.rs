@@ -10,7 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{AdmissionIdentity, EvidenceIdentity};
-use crate::measured::{Canary, Ceilings, Closure, Correctness, Counters, Measured};
+use crate::measured::{
+    Canary, Ceilings, Closure, Correctness, Counters, Measured, bytes_per_second, median, ppm,
+};
 use crate::tuple::TupleKey;
 use crate::verdict::Verdict;
 
@@ -227,6 +229,18 @@ pub struct KernelReceipt {
     pub created: String,
 }
 
+impl KernelReceipt {
+    /// The receipt with median and fraction derived from its series, bytes and ceiling. `None` when there
+    /// is no rate to speak of: an empty series, a median of zero, a ceiling of zero.
+    #[must_use]
+    pub fn derived(mut self) -> Option<Self> {
+        self.median_ns = median(&self.series_ns)?;
+        let achieved = bytes_per_second(self.bytes, self.median_ns)?;
+        self.fraction_ppm = ppm(achieved, self.ceiling_bytes_per_second)?;
+        Some(self)
+    }
+}
+
 /// What one line of the store holds.
 // A step receipt is the common case and entries are never kept in bulk by value: no box.
 #[allow(clippy::large_enum_variant)]
@@ -298,6 +312,15 @@ mod tests {
         let mut value = serde_json::to_value(testkit::good()).unwrap();
         value["measured"]["stop"]["extra"] = true.into();
         assert!(serde_json::from_value::<Receipt>(value).is_err());
+    }
+
+    #[test]
+    fn a_kernel_receipt_derives_its_rate() {
+        let derived = testkit::kernel().derived().unwrap();
+        // 524288 B in 100 ns is 5242.88 GB/s: 524.288 times a ceiling of 10 GB/s.
+        assert_eq!((derived.median_ns, derived.fraction_ppm), (100, 524_288_000));
+        assert_eq!(KernelReceipt { series_ns: vec![], ..testkit::kernel() }.derived(), None);
+        assert_eq!(KernelReceipt { ceiling_bytes_per_second: 0, ..testkit::kernel() }.derived(), None);
     }
 
     #[test]

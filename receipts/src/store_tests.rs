@@ -5,6 +5,7 @@ use crate::canon::sha256_hex;
 use crate::policy::Policy;
 use crate::schema::Receipt;
 use crate::testkit;
+use proptest::prelude::*;
 
 fn judged(batch: u32) -> Entry {
     let mut receipt: Receipt = testkit::good();
@@ -233,4 +234,39 @@ fn an_absent_store_is_empty_and_a_file_of_junk_is_damage() {
     assert!(store.list().unwrap_err().to_string().contains("and 2 more"));
     assert_eq!(parse_line(b"{}").unwrap_err().field(), "(line)");
     assert_eq!(sha256_hex(b"").len(), 64);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_a_line_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(parse_line(&bytes).is_err());
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (records, _) = examine(&bytes, Some(&text));
+        prop_assert!(records.is_empty());
+    }
+
+    /// A real line with a piece cut out, doubled or overwritten is never taken for a whole one.
+    #[test]
+    fn a_mangled_line_is_an_error_or_has_a_fault(at in 0usize..1 << 16, len in 1usize..64, junk in any::<u8>()) {
+        let mut receipt = testkit::kernel();
+        receipt.warnings = vec!["a \"quoted\" \\ warning \u{e9}".to_owned()];
+        let dir = tempfile::tempdir().unwrap();
+        let signer = Signer::open_or_create(dir.path()).unwrap();
+        let line = Sealed::new(Entry::Kernel(receipt), GENESIS, &signer).unwrap().line().unwrap();
+        let (at, len) = (at % (line.len() - 64), len);
+        let mut overwritten = line.clone();
+        overwritten[at..at + len].fill(junk);
+        let cut = [&line[..at], &line[at + len..]].concat();
+        let doubled = [&line[..at + len], &line[at..]].concat();
+        for mangled in [overwritten, cut, doubled] {
+            if mangled == line {
+                continue;
+            }
+            let caught = match parse_line(&mangled) {
+                Err(error) => !error.field().is_empty(),
+                Ok(read) => read.sealed.faults().is_ok_and(|faults| !faults.is_empty()),
+            };
+            prop_assert!(caught);
+        }
+    }
 }
