@@ -1,5 +1,5 @@
 //! CPU Gated DeltaNet: one item is one value head, for one token ([`step_head`]) or a segment
-//! ([`chunk_head`](super::host::chunk_head)).
+//! ([`chunk_head`]).
 //!
 //! Per head, all f32: q and k divided by (sum of squares + 1e-6)^1/2, q then times dk^-1/2;
 //! beta = sigmoid(b), gamma = -exp(A_log) softplus(a + dt_bias), alpha = exp(gamma); S is `[dk][dv]`:
