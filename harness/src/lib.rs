@@ -1,3 +1,13 @@
-//! The harness room.
-
+//! Model families, packs, the engine and the instruments that qualify it.
+//!
+//! This crate promises that a model is read exactly as its checkpoint declares it or not at all, that a plan's
+//! bytes come from geometry and recipe, and that what was timed is what was checked.
+//!
+//! Read first: [`families`] (the seam), [`engine`] (running a model), [`oracle`] (proving it).
 pub mod containers;
+pub mod engine;
+pub mod families;
+pub mod manifest;
+pub mod oracle;
+pub mod pack;
+pub mod recipe;

@@ -1,17 +1,31 @@
-//! The kernels room.
-
+//! Operations and the devices that run them.
+//!
+//! This crate promises that a launch is one value: the arguments a device runs with, the bytes the ledger
+//! prints and the accesses the plan checker proves things about. It refuses to run what is not accounted, and
+//! its results never depend on a row's neighbours, the batch, the grid or the thread count.
+//!
+//! Read first: [`launch`] (what an operation is), [`plan`] (a step), [`host::device`] (running it).
+pub mod access;
 pub mod argmax;
+pub mod attend;
+pub mod buffer;
+pub mod check;
 pub mod conv;
+pub mod delta;
 pub mod embed;
+pub mod experts;
 pub mod fold;
 pub mod formats;
 pub mod host;
+pub mod io;
+pub mod launch;
 pub mod linear;
-
-pub mod attend;
-pub mod delta;
+pub mod memory;
 pub mod norm;
+pub mod numeric;
+pub mod plan;
 pub mod rope;
 pub mod route;
+pub mod rows;
 pub mod sys;
 pub mod values;

@@ -1,6 +1,29 @@
-//! Greedy choice of a token.
-//!
-//! The one idea: the answer is a property of the logits alone. The highest value wins, the lowest index wins
-//! a tie, and logits that are not numbers are refused instead of chosen from.
-
+//! Argmax of each row of logits; the lower index wins a tie.
 pub mod host;
+pub mod run;
+
+use crate::access::Part;
+use crate::buffer::BufId;
+use ledger::{Amount, Feature};
+use serde::Serialize;
+
+/// `chosen[r] = argmax(logits[r])`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Argmax {
+    /// `[out_rows, vocab]` f32.
+    pub logits: BufId,
+    /// Values a row.
+    pub vocab: usize,
+    /// `[out_rows]` u32.
+    pub chosen: BufId,
+}
+
+impl Argmax {
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        vec![
+            Part::new("head.argmax")
+                .read(self.logits, Amount::per(Feature::OutRows, 4 * self.vocab as u64))
+                .write(self.chosen, Amount::per(Feature::OutRows, 4)),
+        ]
+    }
+}

@@ -28,7 +28,7 @@ pub(crate) use q4_k::scales_mins as k_scales_mins;
 // The names are those that checkpoints, recipes and papers use.
 #[allow(non_camel_case_types)]
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Format {
     /// IEEE binary32.
     F32,

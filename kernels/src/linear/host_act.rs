@@ -10,7 +10,8 @@ use crate::host::simd::{Level, Simd};
 pub const Q8_GROUP: usize = 256;
 
 /// The class of an activation row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ActKind {
     /// f32 values.
     F32,

@@ -103,16 +103,14 @@ fn top_k(logits: &[f32], ids: &mut [u32], values: &mut [f32]) {
 /// Groups (row, slot) pairs by expert, in token order inside an expert: a stable counting sort.
 ///
 /// `ids` is `[rows][k]`; pair p is slot p mod k of row p / k. `counts` has `experts` entries, `offsets`
-/// `experts + 1`; `list` gets the pair indices, those of expert e at `offsets[e] .. offsets[e + 1]`;
-/// `place[p]` is where pair p stands in `list` (the fold reads expert outputs through it). Returns the
-/// number of distinct experts.
+/// `experts + 1`; `list` gets the pair indices, those of expert e at `offsets[e] .. offsets[e + 1]`.
+/// Returns the number of distinct experts.
 pub fn group(
     ids: &[u32],
     experts: usize,
     counts: &mut [u32],
     offsets: &mut [u32],
     list: &mut [u32],
-    place: &mut [u32],
 ) -> Result<usize, RouteError> {
     let (counts, offsets) = (&mut counts[..experts], &mut offsets[..experts + 1]);
     counts.fill(0);
@@ -130,7 +128,6 @@ pub fn group(
     for (pair, id) in ids.iter().enumerate() {
         let cursor = &mut offsets[*id as usize];
         list[*cursor as usize] = pair as u32;
-        place[pair] = *cursor;
         *cursor += 1;
     }
     for e in 0..experts {

@@ -1,3 +1,4 @@
 //! Safe wrappers over the operating system: the other rooms never see a raw pointer.
 
 pub mod mmap;
+pub mod region;

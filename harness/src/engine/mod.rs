@@ -1,0 +1,348 @@
+//! The engine: sequences, their pages and state slots, and the plans that advance them.
+//!
+//! One engine serves one tuple: a decode bucket of `batch` rows and a context limit. Its price is fixed before
+//! the first allocation. Prefill chunks end on a fixed grid of absolute positions whatever the caller does, and
+//! generated tokens go only through the step plan, so a sequence's tokens never depend on its company.
+mod sequence;
+pub mod snapshot;
+
+pub use sequence::{Sequence, Sequences};
+
+use crate::families::{Model, PlanError, Summary};
+use crate::manifest::Manifest;
+use kernels::buffer::Arena;
+use kernels::host::{HostDevice, LaunchTime, RunError};
+use kernels::memory::Memory;
+use kernels::numeric::{NumericClass, StepShape};
+use kernels::plan::{Bucket, Plan};
+use kernels::sys::region::Region;
+use ledger::{Bytes, PAGE_TOKENS, StepFacts};
+use thiserror::Error;
+
+/// Prefill chunks end on multiples of this many tokens.
+pub const PREFILL_GRID: usize = 256;
+
+/// Rows of a prefill step: one grid cell, or shorter chunks of several sequences.
+pub const PREFILL_ROWS: usize = 256;
+
+/// What goes wrong in the engine.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// No pages or slots left.
+    #[error("{what}: {need} needed, {have} free")]
+    Exhausted {
+        /// Pages or slots.
+        what: &'static str,
+        /// Needed.
+        need: usize,
+        /// Free.
+        have: usize,
+    },
+    /// A value beyond its limit.
+    #[error("{field} is {value}, the limit is {limit}")]
+    Limit {
+        /// Field.
+        field: &'static str,
+        /// Value.
+        value: u64,
+        /// Limit.
+        limit: u64,
+    },
+    /// A sequence id that is not (or no longer) alive.
+    #[error("sequence {0:?} is not alive")]
+    Dead(Sequence),
+    /// The plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The step.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Memory.
+    #[error("allocating {bytes}: {source}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: Bytes,
+        /// Cause.
+        source: std::io::Error,
+    },
+}
+
+/// What an engine is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineSize {
+    /// Rows of a decode step.
+    pub batch: usize,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// Bytes an engine allocates, printed before it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights (mapped or loaded).
+    pub weights: Bytes,
+    /// KV pages and state slots.
+    pub cache: Bytes,
+    /// Scratch.
+    pub scratch: Bytes,
+    /// Inputs and outputs.
+    pub io: Bytes,
+}
+
+impl MemoryPlan {
+    /// Sum.
+    pub fn total(&self) -> Bytes {
+        self.weights + self.cache + self.scratch + self.io
+    }
+}
+
+/// Decode and prefill plans of one engine.
+pub struct Plans {
+    /// One row a sequence.
+    pub decode: Plan,
+    /// Chunks of prompts.
+    pub prefill: Plan,
+}
+
+impl Plans {
+    /// Builds both plans.
+    pub fn build(model: &Model, manifest: &Manifest, class: NumericClass, size: EngineSize) -> Result<Self, PlanError> {
+        let pages = size.batch * size.context.div_ceil(PAGE_TOKENS as usize);
+        let slots = size.batch;
+        let decode = Bucket {
+            rows: size.batch,
+            seqs: size.batch,
+            out_rows: size.batch,
+            context: size.context,
+            pages,
+            slots,
+            decode: true,
+        };
+        let seqs = PREFILL_ROWS.min(size.batch);
+        let prefill = Bucket { rows: PREFILL_ROWS, seqs, out_rows: PREFILL_ROWS, decode: false, ..decode };
+        let decode = model.plan(manifest, class, decode)?;
+        let prefill = model.plan(manifest, class, prefill)?;
+        Ok(Self { decode, prefill })
+    }
+
+    /// Bytes of the shared arenas: the maximum over the plans.
+    pub fn memory(&self, weights: u64) -> MemoryPlan {
+        let most = |a: Arena| Bytes(self.decode.arena_bytes[a as usize].max(self.prefill.arena_bytes[a as usize]));
+        MemoryPlan {
+            weights: Bytes(weights),
+            cache: most(Arena::Cache),
+            scratch: most(Arena::Scratch),
+            io: most(Arena::Io),
+        }
+    }
+}
+
+/// Which plan a step ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Decode.
+    Decode,
+    /// Prefill.
+    Prefill,
+}
+
+/// The engine on the host device.
+pub struct Engine {
+    summary: Summary,
+    size: EngineSize,
+    /// Plans.
+    pub plans: Plans,
+    /// Memory.
+    pub memory: Memory,
+    device: HostDevice,
+    sequences: Sequences,
+    last: Phase,
+    facts: StepFacts,
+}
+
+impl Engine {
+    /// Allocates everything. `weights` holds the pack's payload.
+    pub fn new(
+        model: &Model,
+        manifest: &Manifest,
+        class: NumericClass,
+        size: EngineSize,
+        weights: Region,
+        simd: kernels::host::simd::Simd,
+    ) -> Result<Self, EngineError> {
+        let plans = Plans::build(model, manifest, class, size)?;
+        let need = plans.memory(weights.len() as u64);
+        let region = |bytes: Bytes| Region::zeroed(bytes.0).map_err(|source| EngineError::Memory { bytes, source });
+        let memory = Memory::new([weights, region(need.cache)?, region(need.scratch)?, region(need.io)?]);
+        let scratch = plans.decode.thread_scratch.max(plans.prefill.thread_scratch);
+        let device = HostDevice::new(size.threads, simd, scratch);
+        let pages = plans.decode.bucket.pages;
+        let sequences = Sequences::new(size.batch, pages);
+        let (summary, facts) = (model.summary(), StepFacts::default());
+        Ok(Self { summary, size, plans, memory, device, sequences, last: Phase::Decode, facts })
+    }
+
+    /// What it was built for.
+    pub fn size(&self) -> EngineSize {
+        self.size
+    }
+
+    /// The model's summary.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The device, for probes that share its threads.
+    pub fn device(&mut self) -> &mut HostDevice {
+        &mut self.device
+    }
+
+    /// The sequences.
+    pub fn sequences(&self) -> &Sequences {
+        &self.sequences
+    }
+
+    /// Reserves a slot and pages for a sequence of up to `tokens` tokens. Its state starts at zero.
+    pub fn open(&mut self, tokens: usize) -> Result<Sequence, EngineError> {
+        if tokens == 0 || tokens > self.size.context {
+            let limit = self.size.context as u64;
+            return Err(EngineError::Limit { field: "sequence tokens", value: tokens as u64, limit });
+        }
+        let sequence = self.sequences.open(tokens)?;
+        let slot = self.sequences.get(sequence)?.slot;
+        self.clear_state(slot);
+        Ok(sequence)
+    }
+
+    /// Gives a sequence's slot and pages back.
+    pub fn close(&mut self, sequence: Sequence) -> Result<(), EngineError> {
+        self.sequences.close(sequence)
+    }
+
+    /// Tokens of the next prefill chunk of a sequence with `length` tokens and `remaining` to come.
+    pub fn chunk_len(length: usize, remaining: usize) -> usize {
+        remaining.min(PREFILL_GRID - length % PREFILL_GRID)
+    }
+
+    /// Runs one prefill chunk for each sequence. Logits of each chunk's last row, or of all rows, follow.
+    pub fn prefill(&mut self, chunks: &[(Sequence, &[u32])], all_logits: bool) -> Result<(), EngineError> {
+        for (sequence, tokens) in chunks {
+            let length = self.sequences.get(*sequence)?.length;
+            let limit = PREFILL_GRID - length % PREFILL_GRID;
+            if tokens.is_empty() || tokens.len() > limit {
+                let (value, limit) = (tokens.len() as u64, limit as u64);
+                return Err(EngineError::Limit { field: "prefill chunk tokens", value, limit });
+            }
+        }
+        self.step(Phase::Prefill, chunks, all_logits, None)
+    }
+
+    /// Runs one decode step: one token for each sequence.
+    pub fn decode(&mut self, rows: &[(Sequence, u32)]) -> Result<(), EngineError> {
+        self.decode_timed(rows, None)
+    }
+
+    /// As [`Self::decode`], with each launch's time.
+    pub fn decode_timed(
+        &mut self,
+        rows: &[(Sequence, u32)],
+        times: Option<&mut [LaunchTime]>,
+    ) -> Result<(), EngineError> {
+        self.stage_decode(rows)?;
+        self.run_staged(times)
+    }
+
+    /// Writes the inputs of a decode step. Split from [`Self::run_staged`] so that a timed region holds only
+    /// the step.
+    pub fn stage_decode(&mut self, rows: &[(Sequence, u32)]) -> Result<(), EngineError> {
+        self.last = Phase::Decode;
+        self.stage(rows.iter().map(|(s, t)| (*s, std::slice::from_ref(t))), false)
+    }
+
+    /// Runs the staged decode step.
+    pub fn run_staged(&mut self, times: Option<&mut [LaunchTime]>) -> Result<(), EngineError> {
+        let shape = self.shape();
+        let plan = match self.last {
+            Phase::Decode => &self.plans.decode,
+            Phase::Prefill => &self.plans.prefill,
+        };
+        match times {
+            Some(times) => self.device.run_timed(plan, &self.memory, shape, times)?,
+            None => self.device.run(plan, &self.memory, shape)?,
+        }
+        Ok(())
+    }
+
+    /// As [`Self::prefill`] with all logits, calling `after(layer, residual rows)` when a layer is done.
+    pub fn prefill_traced(
+        &mut self,
+        sequence: Sequence,
+        tokens: &[u32],
+        after: &mut dyn FnMut(Option<u16>, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.last = Phase::Prefill;
+        self.stage(std::iter::once((sequence, tokens)), true)?;
+        let (shape, plan) = (self.shape(), &self.plans.prefill);
+        let residual = plan.buffers.iter().find(|b| b.name == "residual");
+        for (index, launch) in plan.launches.iter().enumerate() {
+            self.device.launch(plan, &self.memory, shape, index, launch)?;
+            let last_of_layer = plan.launches.get(index + 1).is_none_or(|next| next.layer != launch.layer);
+            if let (true, Some(b)) = (last_of_layer, residual) {
+                let rows = shape.rows * self.summary.hidden;
+                after(launch.layer, &self.memory.values::<f32>(b)[..rows]);
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        phase: Phase,
+        chunks: &[(Sequence, &[u32])],
+        all_logits: bool,
+        times: Option<&mut [LaunchTime]>,
+    ) -> Result<(), EngineError> {
+        self.last = phase;
+        self.stage(chunks.iter().copied(), all_logits)?;
+        self.run_staged(times)
+    }
+
+    fn shape(&self) -> StepShape {
+        let (rows, out_rows) = (self.facts.rows as usize, self.facts.out_rows as usize);
+        StepShape { rows, out_rows, seqs: self.facts.lengths.len() }
+    }
+
+    /// The plan of the last step.
+    pub fn last_plan(&self) -> &Plan {
+        match self.last {
+            Phase::Decode => &self.plans.decode,
+            Phase::Prefill => &self.plans.prefill,
+        }
+    }
+
+    /// Logits of output row `row` of the last step.
+    pub fn logits(&self, row: usize) -> &[f32] {
+        let plan = self.last_plan();
+        let vocab = self.summary.vocab;
+        &self.memory.values::<f32>(plan.buffer(plan.io.logits))[row * vocab..(row + 1) * vocab]
+    }
+
+    /// Greedy choices of the last step, one for each output row.
+    pub fn chosen(&self) -> &[u32] {
+        let plan = self.last_plan();
+        &self.memory.values::<u32>(plan.buffer(plan.io.chosen))[..self.facts.out_rows as usize]
+    }
+
+    /// Facts of the last step, with the experts its router really chose.
+    pub fn facts(&self) -> StepFacts {
+        let mut facts = self.facts.clone();
+        let plan = self.last_plan();
+        let active = |b: &kernels::buffer::BufId| {
+            self.memory.values::<u32>(plan.buffer(*b)).iter().filter(|c| **c > 0).count() as f64
+        };
+        facts.experts = plan.io.expert_counts.iter().map(active).collect();
+        facts
+    }
+}

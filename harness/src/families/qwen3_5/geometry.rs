@@ -1,0 +1,158 @@
+//! Geometry of the family, read from config.json (`text_config` when it is nested).
+use crate::families::config::{Fields, GeometryError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Mixer of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerKind {
+    /// Gated delta rule.
+    LinearAttention,
+    /// Gated softmax attention.
+    FullAttention,
+}
+
+/// All numbers of the family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Geometry {
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Vocabulary.
+    pub vocab: usize,
+    /// Mixer of each layer.
+    pub layers: Vec<LayerKind>,
+    /// MLP width.
+    pub intermediate: usize,
+    /// Norm epsilon.
+    pub eps: f32,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Attention head width.
+    pub head_dim: usize,
+    /// Rotated dimensions of a head.
+    pub rotary_dims: usize,
+    /// Rotary base.
+    pub theta: f64,
+    /// Key heads of the delta rule.
+    pub k_heads: usize,
+    /// Value heads of the delta rule.
+    pub v_heads: usize,
+    /// Key width of a delta head.
+    pub dk: usize,
+    /// Value width of a delta head.
+    pub dv: usize,
+    /// Convolution taps.
+    pub taps: usize,
+    /// Longest declared context.
+    pub max_context: usize,
+}
+
+impl Geometry {
+    /// Attention layers.
+    pub fn attention_layers(&self) -> usize {
+        self.layers.iter().filter(|l| **l == LayerKind::FullAttention).count()
+    }
+
+    /// Delta rule layers.
+    pub fn delta_layers(&self) -> usize {
+        self.layers.len() - self.attention_layers()
+    }
+
+    /// Channels of the convolution: q, k and v.
+    pub fn conv_dim(&self) -> usize {
+        2 * self.k_heads * self.dk + self.v_heads * self.dv
+    }
+
+    /// Recurrent state of one sequence in bytes: f32 matrices and the convolution windows.
+    pub fn state_bytes(&self) -> u64 {
+        let per_layer = self.v_heads * self.dk * self.dv + (self.taps - 1) * self.conv_dim();
+        4 * (self.delta_layers() * per_layer) as u64
+    }
+}
+
+fn bad(field: &str, value: impl ToString, expected: &str) -> GeometryError {
+    GeometryError::Invalid { field: field.into(), value: value.to_string(), expected: expected.into() }
+}
+
+/// Reads and cross-checks a configuration.
+pub fn read(config: &Value) -> Result<Geometry, GeometryError> {
+    let (object, path) = match config.get("text_config") {
+        Some(text) => (text, "text_config"),
+        None => (config, ""),
+    };
+    let f = Fields::new(object, path);
+    for (field, want) in [
+        ("attn_output_gate", json!(true)),
+        ("attention_bias", json!(false)),
+        ("hidden_act", json!("silu")),
+        ("tie_word_embeddings", json!(false)),
+        ("mamba_ssm_dtype", json!("float32")),
+    ] {
+        f.exactly(field, &want)?;
+    }
+    if let Ok(gate) = f.get("output_gate_type") {
+        if gate != "swish" {
+            return Err(bad("output_gate_type", gate, "swish"));
+        }
+    }
+    let rope = Fields::new(f.get("rope_parameters")?, "rope_parameters");
+    rope.exactly("rope_type", &json!("default"))?;
+    let head_dim = f.size("head_dim")?;
+    let rotary = rope.number("partial_rotary_factor")? * head_dim as f64;
+    let geometry = Geometry {
+        hidden: f.size("hidden_size")?,
+        vocab: f.size("vocab_size")?,
+        layers: layers(&f)?,
+        intermediate: f.size("intermediate_size")?,
+        eps: f.number("rms_norm_eps")? as f32,
+        heads: f.size("num_attention_heads")?,
+        kv_heads: f.size("num_key_value_heads")?,
+        head_dim,
+        rotary_dims: rotary as usize,
+        theta: rope.number("rope_theta")?,
+        k_heads: f.size("linear_num_key_heads")?,
+        v_heads: f.size("linear_num_value_heads")?,
+        dk: f.size("linear_key_head_dim")?,
+        dv: f.size("linear_value_head_dim")?,
+        taps: f.size("linear_conv_kernel_dim")?,
+        max_context: f.size("max_position_embeddings")?,
+    };
+    check(&geometry, rotary)?;
+    Ok(geometry)
+}
+
+fn layers(f: &Fields<'_>) -> Result<Vec<LayerKind>, GeometryError> {
+    let value = f.get("layer_types")?;
+    let layers: Vec<LayerKind> = serde_json::from_value(value.clone())
+        .map_err(|e| bad("layer_types", e, "a list of linear_attention and full_attention"))?;
+    let count = f.size("num_hidden_layers")?;
+    if layers.len() != count {
+        return Err(bad("layer_types", layers.len(), &format!("{count} entries (num_hidden_layers)")));
+    }
+    Ok(layers)
+}
+
+fn check(g: &Geometry, rotary: f64) -> Result<(), GeometryError> {
+    if g.heads % g.kv_heads != 0 {
+        return Err(bad("num_attention_heads", g.heads, "a multiple of num_key_value_heads"));
+    }
+    if g.v_heads % g.k_heads != 0 {
+        return Err(bad("linear_num_value_heads", g.v_heads, "a multiple of linear_num_key_heads"));
+    }
+    if rotary.fract() != 0.0 || g.rotary_dims % 2 != 0 || g.rotary_dims > g.head_dim {
+        return Err(bad("partial_rotary_factor", rotary, "an even number of rotated dimensions in the head"));
+    }
+    if !(2..=8).contains(&g.taps) {
+        return Err(bad("linear_conv_kernel_dim", g.taps, "2 to 8"));
+    }
+    for (field, value) in [("head_dim", g.head_dim), ("linear_key_head_dim", g.dk), ("linear_value_head_dim", g.dv)] {
+        if value % 16 != 0 || value > 512 {
+            return Err(bad(field, value, "a multiple of 16 up to 512"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The family's plan: delta or attention mixer, then the MLP, for every layer.
+use super::geometry::{Geometry, LayerKind};
+use crate::families::PlanError;
+use crate::families::blocks::{AttentionShape, Blocks};
+use crate::manifest::Manifest;
+use kernels::conv::Conv;
+use kernels::delta::{Delta, DeltaForm};
+use kernels::launch::Op;
+use kernels::numeric::{ActKind, NumericClass};
+use kernels::plan::{Bucket, Plan};
+use ledger::TrafficClass;
+
+/// Builds the plan of `bucket`.
+pub fn build(g: &Geometry, manifest: &Manifest, class: NumericClass, bucket: Bucket) -> Result<Plan, PlanError> {
+    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, None);
+    p.embed("embed_tokens.weight")?;
+    let shape = AttentionShape {
+        heads: g.heads,
+        kv_heads: g.kv_heads,
+        head_dim: g.head_dim,
+        rotary_dims: g.rotary_dims,
+        theta: g.theta,
+        eps: g.eps,
+        plus_one: true,
+        gated: true,
+    };
+    for (index, kind) in g.layers.iter().enumerate() {
+        let layer = Some(index as u16);
+        match kind {
+            LayerKind::LinearAttention => {
+                p.b.layer("delta", layer);
+                delta(g, &mut p, index)?;
+            }
+            LayerKind::FullAttention => {
+                p.b.layer("attention", layer);
+                p.attention(&shape, &|part| attention_name(index, part))?;
+            }
+        }
+        p.b.layer("mlp", layer);
+        p.mlp(g.eps, true, &|part| match part {
+            "norm" => format!("layers.{index}.post_attention_layernorm.weight"),
+            part => format!("layers.{index}.mlp.{part}_proj.weight"),
+        })?;
+    }
+    p.head("norm.weight", "lm_head.weight", g.eps, true)
+}
+
+fn attention_name(layer: usize, part: &str) -> String {
+    match part {
+        "norm" => format!("layers.{layer}.input_layernorm.weight"),
+        "q_norm" | "k_norm" => format!("layers.{layer}.self_attn.{part}.weight"),
+        part => format!("layers.{layer}.self_attn.{part}_proj.weight"),
+    }
+}
+
+fn delta(g: &Geometry, p: &mut Blocks<'_>, layer: usize) -> Result<(), PlanError> {
+    let name = |part: &str| format!("layers.{layer}.linear_attn.{part}");
+    let products = [
+        ("delta.qkv", name("in_proj_qkv.weight")),
+        ("delta.z", name("in_proj_z.weight")),
+        ("delta.a", name("in_proj_a.weight")),
+        ("delta.b", name("in_proj_b.weight")),
+    ];
+    let norm = format!("layers.{layer}.input_layernorm.weight");
+    let outs = p.normed_products(("delta.norm", &norm), g.eps, true, &products)?;
+    let slots = p.b.bucket().slots as u64;
+    let weight = p.small(&name("conv1d.weight"))?;
+    let window = 4 * ((g.taps - 1) * g.conv_dim()) as u64;
+    let state = p.b.cache(format!("conv.{layer}"), TrafficClass::State, slots * window);
+    let convolved = p.scratch("convolved", g.conv_dim(), ActKind::F32);
+    let (seg_start, slot) = (p.io.seg_start, p.io.slot);
+    let (dim, taps) = (g.conv_dim(), g.taps);
+    p.b.launch(Op::Conv(Conv { u: outs[0], weight, state, seg_start, slot, dim, taps, out: convolved }));
+    let out_name = name("out_proj.weight");
+    let out_matrix = p.matrix(&out_name)?;
+    let out_kind = match p.kind(&out_name, &out_matrix, false)? {
+        ActKind::Q8 => ActKind::Bf16, // a head's item writes dv values, not whole Q8 groups of 256
+        kind => kind,
+    };
+    let out = p.scratch("delta_out", g.v_heads * g.dv, out_kind);
+    let bytes = 4 * (g.v_heads * g.dk * g.dv) as u64;
+    let op = Delta {
+        form: if p.b.bucket().decode { DeltaForm::Step } else { DeltaForm::Chunk },
+        qkv: convolved,
+        z: outs[1],
+        a: outs[2],
+        b: outs[3],
+        a_log: p.small(&name("A_log"))?,
+        dt_bias: p.small(&name("dt_bias"))?,
+        norm: p.small(&name("norm.weight"))?,
+        eps: g.eps,
+        state: p.b.cache(format!("delta.{layer}"), TrafficClass::State, slots * bytes),
+        seg_start,
+        slot,
+        k_heads: g.k_heads,
+        v_heads: g.v_heads,
+        dk: g.dk,
+        dv: g.dv,
+        out,
+        out_kind,
+    };
+    p.b.launch(Op::Delta(op));
+    p.add_product("delta.out", &out_name, out_kind, out)
+}
