@@ -134,7 +134,8 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
     let name = dir.file_name().map_or_else(|| "oracle".into(), |n| n.to_string_lossy().into_owned());
     let io = |source| PackError::Io { path: dir.into(), source };
     let temp = tempfile::tempdir().map_err(io)?;
-    let recipe = Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
+    let recipe =
+        Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
     let pack = Pack::write(&checkpoint, &name, &recipe, &temp.path().join("oracle.pack"))?;
     let expected = Expected(&expected, dir);
     let mut engine = engine_for(&pack, &expected, class, threads, simd)?;
@@ -143,7 +144,10 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
         prompts.push(run_prompt(&mut engine, &expected, n, tolerance(class))?);
     }
     if prompts.is_empty() {
-        return Err(OracleError::Folder { dir: dir.into(), what: "expected.safetensors holds no prompt".into() });
+        return Err(OracleError::Folder {
+            dir: dir.into(),
+            what: "expected.safetensors holds no prompt".into(),
+        });
     }
     let family = pack.header.model.family().into();
     Ok(OracleResult { name, family, class, tolerance: tolerance(class), prompts })
@@ -232,7 +236,15 @@ fn run_prompt(
     }
     engine.close(sequence)?;
     let greedy_equal = first_divergence.is_none();
-    Ok(PromptResult { prompt: n, tokens: ids.len(), max_abs, kl, greedy_equal, first_divergence, first_trace })
+    Ok(PromptResult {
+        prompt: n,
+        tokens: ids.len(),
+        max_abs,
+        kl,
+        greedy_equal,
+        first_divergence,
+        first_trace,
+    })
 }
 
 /// Largest absolute difference; NaN anywhere is infinite.

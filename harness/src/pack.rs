@@ -129,7 +129,7 @@ fn resolve<'c>(
         if info.shape != spec.shape {
             return Err(bad(format!("shape {:?}, the configuration needs {:?}", info.shape, spec.shape)));
         }
-        let format = Format::from_name(info.dtype.name())
+        let format = Format::from_name(&info.dtype.name().to_ascii_lowercase())
             .ok_or_else(|| bad(format!("dtype {} has no kernel", info.dtype.name())))?;
         let small = matches!(spec.class, "norm" | "conv");
         if small && !matches!(format, Format::F32 | Format::F16 | Format::Bf16) {
@@ -155,7 +155,12 @@ pub struct Pack {
 
 impl Pack {
     /// Writes the pack of `checkpoint` to `path`, through a temporary file that is renamed when whole.
-    pub fn write(checkpoint: &Checkpoint, name: &str, recipe: &Recipe, path: &Path) -> Result<Self, PackError> {
+    pub fn write(
+        checkpoint: &Checkpoint,
+        name: &str,
+        recipe: &Recipe,
+        path: &Path,
+    ) -> Result<Self, PackError> {
         let model = model_of(checkpoint)?;
         let tensors = resolve(&model, checkpoint)?;
         let known: std::collections::BTreeSet<&str> = if checkpoint.metadata().is_some() {
@@ -191,11 +196,13 @@ impl Pack {
     /// Opens a pack and checks its header against itself and the file's length.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let io_error = |source| PackError::Io { path: path.into(), source };
-        let invalid = |field: &str, what: String| PackError::Invalid { path: path.into(), field: field.into(), what };
+        let invalid =
+            |field: &str, what: String| PackError::Invalid { path: path.into(), field: field.into(), what };
         let mut file = File::open(path).map_err(io_error)?;
         let size = file.metadata().map_err(io_error)?.len();
         let mut start = [0u8; 16];
-        file.read_exact(&mut start).map_err(|_| invalid("magic", "the file is shorter than 16 bytes".into()))?;
+        file.read_exact(&mut start)
+            .map_err(|_| invalid("magic", "the file is shorter than 16 bytes".into()))?;
         if &start[..8] != MAGIC {
             return Err(invalid("magic", "this is not a pack".into()));
         }
@@ -217,18 +224,28 @@ impl Pack {
     }
 
     fn check(&self, size: u64) -> Result<(), PackError> {
-        let invalid = |field: &str, what: String| PackError::Invalid { path: self.path.clone(), field: field.into(), what };
+        let invalid = |field: &str, what: String| PackError::Invalid {
+            path: self.path.clone(),
+            field: field.into(),
+            what,
+        };
         if self.header.version != VERSION {
             return Err(invalid("version", format!("{}, this build reads {VERSION}", self.header.version)));
         }
         if self.payload_at.checked_add(self.payload) != Some(size) {
-            return Err(invalid("payload", format!("{} bytes announced, the file holds {size}", self.payload)));
+            return Err(invalid(
+                "payload",
+                format!("{} bytes announced, the file holds {size}", self.payload),
+            ));
         }
         let spans = self.header.manifest.entries.iter().map(|e| (&e.name, e.offset, e.bytes));
         let files = self.header.files.iter().map(|f| (&f.name, f.offset, f.bytes));
         for (name, offset, bytes) in spans.chain(files) {
             if offset.checked_add(bytes).is_none_or(|end| end > self.payload) {
-                return Err(invalid(name, format!("bytes {offset}+{bytes} leave the payload of {}", self.payload)));
+                return Err(invalid(
+                    name,
+                    format!("bytes {offset}+{bytes} leave the payload of {}", self.payload),
+                ));
             }
         }
         let layout: Result<Vec<_>, _> = self
@@ -240,8 +257,13 @@ impl Pack {
             .collect();
         let want = Manifest::lay_out(&layout?)?;
         for (have, want) in self.header.manifest.entries.iter().zip(&want.entries) {
-            if (&have.name, &have.shape, have.offset, have.bytes) != (&want.name, &want.shape, want.offset, want.bytes) {
-                return Err(invalid(&have.name, "shape, offset or size differ from the geometry's layout".into()));
+            if (&have.name, &have.shape, have.offset, have.bytes)
+                != (&want.name, &want.shape, want.offset, want.bytes)
+            {
+                return Err(invalid(
+                    &have.name,
+                    "shape, offset or size differ from the geometry's layout".into(),
+                ));
             }
         }
         Ok(())

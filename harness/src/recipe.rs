@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_and_formats_are_errors() {
-        let bad = "name='x'\nnumeric_class='bf16'\nspeed='fast'\n[formats]\ndefault='BF16'\n";
+        let bad = "name='x'\nnumeric_class='bf16'\nspeed='fast'\n[formats]\ndefault='bf16'\n";
         assert!(matches!(Recipe::parse("x", bad), Err(RecipeError::Syntax { .. })));
         let bad = "name='x'\nnumeric_class='bf16'\n[formats]\ndefault='FP3'\n";
         let error = Recipe::parse("x", bad).unwrap_err().to_string();

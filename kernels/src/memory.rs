@@ -70,7 +70,8 @@ impl Counter {
 
     /// Distinct and total bytes so far.
     pub fn touched(&self) -> Touched {
-        let count = |map: &[AtomicU64]| map.iter().map(|w| u64::from(w.load(Ordering::Relaxed).count_ones())).sum();
+        let count =
+            |map: &[AtomicU64]| map.iter().map(|w| u64::from(w.load(Ordering::Relaxed).count_ones())).sum();
         Touched {
             read: count(&self.read),
             write: count(&self.write),

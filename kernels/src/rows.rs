@@ -1,12 +1,12 @@
 //! Row plumbing that host launches share: partitioning rows over the pool, reading small weights, and
 //! storing an f32 row in the kind its consumer reads.
+use crate::buffer::BufId;
 use crate::host::device::Ctx;
 use crate::host::simd::Simd;
 use crate::linear::host::{Act, quantize_q8_row};
 use crate::memory::{Rd, Views, Wr};
 use crate::numeric::{ActKind, SmallWeight};
 use crate::values::{Vector, bf16_from_f32};
-use crate::buffer::BufId;
 
 /// Work below this many values is not worth waking the pool for: about the 3 us two threads need to meet.
 const SERIAL_VALUES: usize = 16 << 10;

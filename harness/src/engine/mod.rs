@@ -108,7 +108,12 @@ pub struct Plans {
 
 impl Plans {
     /// Builds both plans.
-    pub fn build(model: &Model, manifest: &Manifest, class: NumericClass, size: EngineSize) -> Result<Self, PlanError> {
+    pub fn build(
+        model: &Model,
+        manifest: &Manifest,
+        class: NumericClass,
+        size: EngineSize,
+    ) -> Result<Self, PlanError> {
         let pages = size.batch * size.context.div_ceil(PAGE_TOKENS as usize);
         let slots = size.batch;
         let decode = Bucket {
@@ -129,7 +134,8 @@ impl Plans {
 
     /// Bytes of the shared arenas: the maximum over the plans.
     pub fn memory(&self, weights: u64) -> MemoryPlan {
-        let most = |a: Arena| Bytes(self.decode.arena_bytes[a as usize].max(self.prefill.arena_bytes[a as usize]));
+        let most =
+            |a: Arena| Bytes(self.decode.arena_bytes[a as usize].max(self.prefill.arena_bytes[a as usize]));
         MemoryPlan {
             weights: Bytes(weights),
             cache: most(Arena::Cache),
@@ -174,7 +180,8 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let plans = Plans::build(model, manifest, class, size)?;
         let need = plans.memory(weights.len() as u64);
-        let region = |bytes: Bytes| Region::zeroed(bytes.0).map_err(|source| EngineError::Memory { bytes, source });
+        let region =
+            |bytes: Bytes| Region::zeroed(bytes.0).map_err(|source| EngineError::Memory { bytes, source });
         let memory = Memory::new([weights, region(need.cache)?, region(need.scratch)?, region(need.io)?]);
         let scratch = plans.decode.thread_scratch.max(plans.prefill.thread_scratch);
         let device = HostDevice::new(size.threads, simd, scratch);

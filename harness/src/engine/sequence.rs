@@ -160,7 +160,10 @@ impl Engine {
         Ok(())
     }
 
-    fn check_stage<'t>(&self, chunks: impl Iterator<Item = (Sequence, &'t [u32])>) -> Result<(), EngineError> {
+    fn check_stage<'t>(
+        &self,
+        chunks: impl Iterator<Item = (Sequence, &'t [u32])>,
+    ) -> Result<(), EngineError> {
         let bucket = &self.last_plan().bucket;
         let (mut rows, mut seqs) = (0, 0);
         let mut ids = BTreeSet::new();
@@ -181,7 +184,8 @@ impl Engine {
             rows += tokens.len();
             seqs += 1;
         }
-        for (field, value, limit) in [("step rows", rows, bucket.rows), ("step sequences", seqs, bucket.seqs)] {
+        for (field, value, limit) in [("step rows", rows, bucket.rows), ("step sequences", seqs, bucket.seqs)]
+        {
             if value > limit {
                 return Err(EngineError::Limit { field, value: value as u64, limit: limit as u64 });
             }

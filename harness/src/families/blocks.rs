@@ -235,7 +235,13 @@ impl<'a> Blocks<'a> {
     }
 
     /// `residual += x . w^T`.
-    pub fn add_product(&mut self, name: &'static str, tensor: &str, kind: ActKind, x: BufId) -> Result<(), PlanError> {
+    pub fn add_product(
+        &mut self,
+        name: &'static str,
+        tensor: &str,
+        kind: ActKind,
+        x: BufId,
+    ) -> Result<(), PlanError> {
         let w = self.matrix(tensor)?;
         let part = LinearPart { name, w, epilogue: Epilogue::Accumulate, out: self.residual };
         self.linear(&[(kind, x)], vec![(kind, part)]);
@@ -244,14 +250,15 @@ impl<'a> Blocks<'a> {
 
     /// Attention layer: norm, q/k/v products, rope and cache append, attention, output product.
     /// `tensor` maps a part (`q`, `k`, `v`, `o`, `q_norm`, `k_norm`, `norm`) to a tensor name.
-    pub fn attention(&mut self, shape: &AttentionShape, tensor: &dyn Fn(&str) -> String) -> Result<(), PlanError> {
+    pub fn attention(
+        &mut self,
+        shape: &AttentionShape,
+        tensor: &dyn Fn(&str) -> String,
+    ) -> Result<(), PlanError> {
         let s = *shape;
         let layer = self.cache_index();
-        let products = [
-            ("attention.q", tensor("q")),
-            ("attention.k", tensor("k")),
-            ("attention.v", tensor("v")),
-        ];
+        let products =
+            [("attention.q", tensor("q")), ("attention.k", tensor("k")), ("attention.v", tensor("v"))];
         let outs = self.normed_products(("attention.norm", &tensor("norm")), s.eps, s.plus_one, &products)?;
         let class = self.b.class();
         let pages = self.b.bucket().pages as u64;
@@ -314,7 +321,12 @@ impl<'a> Blocks<'a> {
     }
 
     /// Dense MLP: norm, gate and up with SiLU-mul, down added to the residual.
-    pub fn mlp(&mut self, eps: f32, plus_one: bool, tensor: &dyn Fn(&str) -> String) -> Result<(), PlanError> {
+    pub fn mlp(
+        &mut self,
+        eps: f32,
+        plus_one: bool,
+        tensor: &dyn Fn(&str) -> String,
+    ) -> Result<(), PlanError> {
         let (gate, up) = (self.matrix(&tensor("gate"))?, self.matrix(&tensor("up"))?);
         let down = self.matrix(&tensor("down"))?;
         let kind = self.kind(&tensor("gate"), &gate, false)?;
@@ -356,8 +368,7 @@ impl<'a> Blocks<'a> {
             offsets,
             list,
         }));
-        let groups =
-            Groups { offsets, list, experts: s.experts, top_k: s.top_k, moe_layer: self.moe_layers };
+        let groups = Groups { offsets, list, experts: s.experts, top_k: s.top_k, moe_layer: self.moe_layers };
         self.moe_layers += 1;
         let h = self.scratch_rows("expert_h", rows * s.top_k, s.width, down_kind);
         let out_kind = down_kind;

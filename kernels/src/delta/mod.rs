@@ -22,7 +22,6 @@ pub enum DeltaForm {
     Chunk,
 }
 
-
 /// One layer's delta rule for all value heads. Value head `j` uses key head `j / (v_heads / k_heads)`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Delta {

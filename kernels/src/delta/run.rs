@@ -35,7 +35,8 @@ pub fn run(o: &Delta, ctx: &mut Ctx<'_>) -> Result<(), String> {
             start..(start + (n - 1) * stride + len).min(view.len())
         };
         let part = |column: usize, len: usize| qkv.slice(span(&qkv, width, column, len));
-        let (q, k, v) = (part(key_head * dk, dk), part(keys + key_head * dk, dk), part(2 * keys + h * dv, dv));
+        let (q, k, v) =
+            (part(key_head * dk, dk), part(keys + key_head * dk, dk), part(2 * keys + h * dv, dv));
         let z = z.slice(span(&z, heads * dv, h * dv, dv));
         let (a, b) = (a.slice(span(&a, heads, h, 1)), b.slice(span(&b, heads, h, 1)));
         let (out, scratch) = scratch.split_at_mut(n * dv);

@@ -14,7 +14,8 @@ pub fn run(o: &Embed, ctx: &mut Ctx<'_>) -> Result<(), String> {
         let token = tokens.get(r) as usize;
         let stored = table.slice(token * bytes..(token + 1) * bytes);
         let row = out.slice(r * o.hidden..(r + 1) * o.hidden);
-        decode_row_with(simd, o.format, stored, row).expect("the plan checked the table's format against its width");
+        decode_row_with(simd, o.format, stored, row)
+            .expect("the plan checked the table's format against its width");
     });
     Ok(())
 }

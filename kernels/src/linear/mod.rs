@@ -9,12 +9,6 @@ mod host_avx2;
 mod host_avx2_fused;
 #[cfg(target_arch = "x86_64")]
 mod host_avx2_q8;
-#[cfg(target_arch = "x86_64")]
-mod host_avx2;
-#[cfg(target_arch = "x86_64")]
-mod host_avx2_fused;
-#[cfg(target_arch = "x86_64")]
-mod host_avx2_q8;
 mod host_scalar;
 #[cfg(test)]
 mod host_tests;

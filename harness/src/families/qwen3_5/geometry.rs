@@ -149,7 +149,9 @@ fn check(g: &Geometry, rotary: f64) -> Result<(), GeometryError> {
     if !(2..=8).contains(&g.taps) {
         return Err(bad("linear_conv_kernel_dim", g.taps, "2 to 8"));
     }
-    for (field, value) in [("head_dim", g.head_dim), ("linear_key_head_dim", g.dk), ("linear_value_head_dim", g.dv)] {
+    for (field, value) in
+        [("head_dim", g.head_dim), ("linear_key_head_dim", g.dk), ("linear_value_head_dim", g.dv)]
+    {
         if value % 16 != 0 || value > 512 {
             return Err(bad(field, value, "a multiple of 16 up to 512"));
         }

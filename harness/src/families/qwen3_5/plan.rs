@@ -11,7 +11,12 @@ use kernels::plan::{Bucket, Plan};
 use ledger::TrafficClass;
 
 /// Builds the plan of `bucket`.
-pub fn build(g: &Geometry, manifest: &Manifest, class: NumericClass, bucket: Bucket) -> Result<Plan, PlanError> {
+pub fn build(
+    g: &Geometry,
+    manifest: &Manifest,
+    class: NumericClass,
+    bucket: Bucket,
+) -> Result<Plan, PlanError> {
     let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, None);
     p.embed("embed_tokens.weight")?;
     let shape = AttentionShape {

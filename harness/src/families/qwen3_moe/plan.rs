@@ -7,7 +7,12 @@ use kernels::numeric::NumericClass;
 use kernels::plan::{Bucket, Plan};
 
 /// Builds the plan of `bucket`.
-pub fn build(g: &Geometry, manifest: &Manifest, class: NumericClass, bucket: Bucket) -> Result<Plan, PlanError> {
+pub fn build(
+    g: &Geometry,
+    manifest: &Manifest,
+    class: NumericClass,
+    bucket: Bucket,
+) -> Result<Plan, PlanError> {
     let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, Some((g.layers, g.experts)));
     let attention = AttentionShape {
         heads: g.heads,
