@@ -11,3 +11,6 @@ pub mod manifest;
 pub mod oracle;
 pub mod pack;
 pub mod recipe;
+pub mod sampler;
+pub mod synth;
+pub mod text;

@@ -236,10 +236,12 @@ fn open_dir(dir: &Path) -> Result<Checkpoint, ContainerError> {
         .filter(|p| matches!(p.extension().and_then(|e| e.to_str()), Some("safetensors" | "gguf")))
         .collect();
     found.sort();
-    let single = dir.join("model.safetensors");
-    if found.contains(&single) {
-        let shard = Shard::map(&single)?;
-        return safetensors::open_file(&single, shard);
+    // A usual name wins over other weight files beside it (recorded answers, adapters).
+    for name in ["model.safetensors", "model.gguf"] {
+        let single = dir.join(name);
+        if found.contains(&single) {
+            return open(&single);
+        }
     }
     match found.as_slice() {
         [] => Err(ContainerError::NotACheckpoint {
