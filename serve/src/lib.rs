@@ -9,6 +9,7 @@
 //! Read first: `scheduler/core.rs` (the pump), `scheduler/engine.rs` (the
 //! seams), `gateway/generate.rs` (one request from bytes to chunks).
 
+pub mod commands;
 pub mod gateway;
 pub mod scheduler;
 mod shim;

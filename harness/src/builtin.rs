@@ -1,0 +1,107 @@
+//! The built-in model: a small real checkpoint inside the executable, so that every command has something to
+//! run on a machine that has nothing else.
+//!
+//! One idea: it is an ordinary checkpoint. It goes through the same loader, packer and engine as a file would.
+use crate::containers::{Checkpoint, ContainerError};
+use crate::pack::{Pack, PackError};
+use crate::recipe::Recipe;
+use std::path::{Path, PathBuf};
+
+/// Its name on the command line and in tuples.
+pub const NAME: &str = "whatis-9m";
+
+/// The recipe it is packed in.
+pub const RECIPE: &str = "bf16";
+
+const SHARDS: [(&str, &[u8]); 2] = [
+    ("model-00001-of-00002.safetensors", include_bytes!("../builtin/model-00001-of-00002.safetensors")),
+    ("model-00002-of-00002.safetensors", include_bytes!("../builtin/model-00002-of-00002.safetensors")),
+];
+
+const INDEX: &str = include_str!("../builtin/model.safetensors.index.json");
+
+/// Its configuration.
+pub const CONFIG: &str = include_str!("../builtin/config.json");
+
+const SIDE_FILES: [(&str, &[u8]); 4] = [
+    ("config.json", CONFIG.as_bytes()),
+    ("tokenizer.json", include_bytes!("../builtin/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../builtin/tokenizer_config.json")),
+    ("generation_config.json", include_bytes!("../builtin/generation_config.json")),
+];
+
+/// The checkpoint, borrowed from the executable.
+pub fn checkpoint() -> Result<Checkpoint, ContainerError> {
+    let checkpoint = Checkpoint::from_embedded(&SHARDS, Some(INDEX))?;
+    Ok(SIDE_FILES.iter().fold(checkpoint, |c, (name, bytes)| c.with_side_file(name, bytes)))
+}
+
+/// Where its pack lies under a state folder.
+pub fn pack_path(state: &Path) -> PathBuf {
+    state.join("packs").join(format!("{NAME}.{RECIPE}.pack"))
+}
+
+/// Its pack under `state`: written on first use, opened later. A pack of another build's model is replaced; a
+/// damaged one is an error.
+pub fn ensure_pack(state: &Path) -> Result<Pack, PackError> {
+    let path = pack_path(state);
+    let checkpoint = checkpoint()?;
+    if path.exists() {
+        let pack = Pack::open(&path)?;
+        if same_tensors(&pack, &checkpoint)? {
+            return Ok(pack);
+        }
+    }
+    let recipe = Recipe::builtin(RECIPE).map_err(|e| PackError::Invalid {
+        path: path.clone(),
+        field: "recipe".into(),
+        what: e.to_string(),
+    })?;
+    Pack::write(&checkpoint, NAME, &recipe, &path)
+}
+
+/// Whether the pack's header names exactly the bytes that this executable holds.
+fn same_tensors(pack: &Pack, checkpoint: &Checkpoint) -> Result<bool, PackError> {
+    let specs = pack.header.model.tensors();
+    for spec in &specs {
+        let entry = pack.header.manifest.get(&spec.name)?;
+        let Some(info) = checkpoint.get(&spec.hf) else { return Ok(false) };
+        if blake3::hash(checkpoint.bytes_of(info)).to_hex().as_str() != entry.blake3 {
+            return Ok(false);
+        }
+    }
+    for file in &pack.header.files {
+        let mine = SIDE_FILES.iter().find(|(name, _)| *name == file.name);
+        if !mine.is_some_and(|(_, bytes)| blake3::hash(bytes).to_hex().as_str() == file.blake3) {
+            return Ok(false);
+        }
+    }
+    Ok(specs.len() == checkpoint.tensors().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pack_is_written_once_and_reopened_as_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = ensure_pack(dir.path()).unwrap();
+        first.verify().unwrap();
+        let written = std::fs::metadata(&first.path).unwrap().modified().unwrap();
+        let again = ensure_pack(dir.path()).unwrap();
+        assert_eq!(first.id, again.id);
+        assert_eq!(std::fs::metadata(&again.path).unwrap().modified().unwrap(), written);
+        assert!(again.file("tokenizer.json").unwrap().is_some());
+        assert_eq!(again.header.manifest.tensor_bytes(), 17_909_312);
+    }
+
+    #[test]
+    fn a_damaged_pack_is_an_error_and_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ensure_pack(dir.path()).unwrap().path;
+        std::fs::write(&path, b"SPKPACK1 cut short").unwrap();
+        let error = ensure_pack(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("header length"), "{error}");
+    }
+}
