@@ -12,4 +12,3 @@
 pub mod commands;
 pub mod gateway;
 pub mod scheduler;
-mod shim;

@@ -154,7 +154,10 @@ async fn each_invalid_value_is_refused_by_its_name() {
         ("stop", json!("")),
         ("stop", json!(7)),
         ("stream", json!("yes")),
-        ("logit_bias", json!({"5": 10})),
+        ("logit_bias", json!({"x": 10})),
+        ("logit_bias", json!({"400": 10})),
+        ("logit_bias", json!({"5": 101})),
+        ("logit_bias", json!([5])),
         ("no_such_field", json!(1)),
         ("model", json!(3)),
     ];
@@ -189,6 +192,27 @@ async fn each_invalid_value_is_refused_by_its_name() {
         assert_eq!(error["error"]["type"], "invalid_request_error");
         assert!(error["error"]["message"].as_str().unwrap().contains(param), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_logit_bias_moves_the_choice() {
+    let site =
+        Site::with(Fake::new(limits(1), |_, _| vec![(97, 1.0), (98, 0.0)]), ByteText::new(&[]), |_, _| {});
+    let (_, plain) = site.post(TEXT, text(json!({"max_tokens": 2}))).await;
+    let (_, biased) = site.post(TEXT, text(json!({"max_tokens": 2, "logit_bias": {"98": 5}}))).await;
+    assert_eq!((&plain["choices"][0]["text"], &biased["choices"][0]["text"]), (&json!("aa"), &json!("bb")));
+}
+
+#[tokio::test]
+async fn a_seed_repeats_its_answer_and_no_seed_does_not() {
+    let even = Fake::new(limits(4), |_, _| (97..113).map(|t| (t, 0.0)).collect());
+    let site = Site::with(even, ByteText::new(&[]), |_, _| {});
+    let asked = |extra| text(merged(json!({"max_tokens": 40, "temperature": 1}), extra));
+    let (_, one) = site.post(TEXT, asked(json!({"seed": 7}))).await;
+    let (_, two) = site.post(TEXT, asked(json!({"seed": 7}))).await;
+    let (_, other) = site.post(TEXT, asked(json!({}))).await;
+    assert_eq!(one["choices"], two["choices"]);
+    assert_ne!(one["choices"], other["choices"]);
 }
 
 #[tokio::test]

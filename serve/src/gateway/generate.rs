@@ -133,6 +133,10 @@ fn sized<T: TextModel>(
         let message = format!("`{field}`: token id {id} is outside the vocabulary of {}", limits.vocab);
         return Err(ApiError::param(field, message));
     }
+    if let Some((id, _)) = common.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= limits.vocab) {
+        let message = format!("`logit_bias`: token id {id} is outside the vocabulary of {}", limits.vocab);
+        return Err(ApiError::param("logit_bias", message));
+    }
     let room = limit.saturating_sub(used);
     let too_long = |param: &str, what: String| {
         let message = format!("the context is {limit} tokens; {what}");

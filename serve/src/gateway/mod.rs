@@ -29,7 +29,6 @@ pub use error::ApiError;
 pub use health::Canary;
 pub use metrics::HttpCounts;
 pub use openai::{ChatRequest, Common, CompletionRequest, Prompt};
-pub use render::LOGPROB_FLOOR;
 pub use server::serve;
 
 use crate::scheduler::{Handle, SamplingParams, TextModel};

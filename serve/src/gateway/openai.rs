@@ -1,11 +1,14 @@
 //! The two generation requests, checked field by field.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
 use crate::scheduler::{ChatMessage, SamplingParams};
+use harness::sampler::SamplerError;
 
 /// Most stop texts of a request.
 pub const MAX_STOPS: usize = 4;
@@ -13,6 +16,8 @@ pub const MAX_STOPS: usize = 4;
 pub const MAX_STOP_BYTES: usize = 1024;
 /// Most alternatives reported for a token.
 pub const MAX_TOP_LOGPROBS: usize = 20;
+/// Most tokens that one request biases.
+pub const MAX_BIASES: usize = 1024;
 /// Most prompts of one completion request.
 pub const MAX_PROMPTS: usize = 16;
 
@@ -190,7 +195,6 @@ fn common(fields: &mut Fields, defaults: &SamplingParams) -> Result<Common, ApiE
     if options.is_some() && !stream {
         return Err(ApiError::param("stream_options", "`stream_options` needs `stream: true`"));
     }
-    fields.unsupported("logit_bias", |v| v.as_object().is_some_and(Map::is_empty))?;
     Ok(Common {
         model,
         max_tokens: new.or(old),
@@ -215,14 +219,34 @@ fn sampling(fields: &mut Fields, defaults: &SamplingParams) -> Result<SamplingPa
     set(&mut params.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
     if let Some(top_k) = fields.number("top_k", -1..=i64::from(i32::MAX))? {
         // -1 and 0 both switch it off.
-        params.top_k = usize::try_from(top_k).unwrap_or(0);
+        params.top_k = u32::try_from(top_k).unwrap_or(0);
     }
     match fields.take::<i64>("seed")? {
         Some(seed) => params.seed = seed.cast_unsigned(),
         None => params.seed = fresh_u64()?,
     }
-    params.validate().map_err(|error| ApiError::param("sampling", error.to_string()))?;
+    if let Some(bias) = fields.take("logit_bias")? {
+        params.logit_bias = logit_bias(bias)?;
+    }
+    params.validate().map_err(|error| match error {
+        SamplerError::Param { param, .. } => ApiError::param(param, error.to_string()),
+        other => ApiError { param: None, ..ApiError::param("", other.to_string()) },
+    })?;
     Ok(params)
+}
+
+fn logit_bias(given: BTreeMap<String, f32>) -> Result<Vec<(u32, f32)>, ApiError> {
+    if given.len() > MAX_BIASES {
+        let message = format!("`logit_bias` has {} entries, limit {MAX_BIASES}", given.len());
+        return Err(ApiError::param("logit_bias", message));
+    }
+    let entry = |(token, bias): (String, f32)| match token.parse() {
+        Ok(id) if (-100.0..=100.0).contains(&bias) => Ok((id, bias)),
+        Ok(_) => Err(format!("`logit_bias` of token {token} is {bias}, must be from -100 to 100")),
+        Err(_) => Err(format!("`logit_bias` has the key `{token}`, must be a token id")),
+    };
+    let entries: Result<Vec<_>, String> = given.into_iter().map(entry).collect();
+    entries.map_err(|message| ApiError::param("logit_bias", message))
 }
 
 /// Eight random bytes.

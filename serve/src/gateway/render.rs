@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::scheduler::{Finish, TextModel, TokenLogprob, Usage};
+use harness::sampler::LOGPROB_FLOOR;
 
-/// Stands for a log-probability of minus infinity, which JSON cannot say.
-pub const LOGPROB_FLOOR: f32 = -9999.0;
+use crate::scheduler::{Finish, TextModel, TokenLogprob, Usage};
 
 /// Which of the two interfaces an answer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,8 +126,7 @@ fn usage_object(usage: Usage) -> Value {
     })
 }
 
-/// A log-probability that JSON can carry: minus infinity has a floor, what is
-/// not a number is `null`.
+/// A log-probability that JSON can carry, even should one not be finite.
 fn finite(logprob: f32) -> Value {
     if logprob.is_nan() { Value::Null } else { json!(logprob.clamp(LOGPROB_FLOOR, 0.0)) }
 }

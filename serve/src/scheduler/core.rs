@@ -134,7 +134,7 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
     fn admit(&mut self) -> Result<(), String> {
         while self.rows.len() < self.limits.rows() {
             let Some(ticket) = self.queue.pop_front() else { break };
-            let output = match Output::new(&ticket.request) {
+            let output = match Output::new(&ticket.request, self.limits.vocab) {
                 Ok(output) => output,
                 Err(message) => {
                     fail(&self.status, &ticket, Failure::Sampling(message));

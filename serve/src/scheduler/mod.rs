@@ -8,7 +8,6 @@
 mod core;
 mod engine;
 mod histogram;
-mod logprob;
 mod output;
 mod request;
 mod status;
@@ -18,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-pub use crate::shim::sampler::SamplingParams;
 pub use engine::{ChatMessage, EngineError, EngineLimits, StepEngine, TextModel};
+pub use harness::sampler::SamplingParams;
 pub use histogram::{BOUNDS_S, Histogram};
 pub use request::{Delta, Event, Failure, Finish, Generation, Request, SubmitError, TokenLogprob, Usage};
 pub use status::{Life, Phase, Status};

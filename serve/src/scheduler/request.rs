@@ -35,7 +35,7 @@ pub struct Request {
 pub struct TokenLogprob {
     /// The token.
     pub token: u32,
-    /// Natural logarithm of its probability; may be `-inf`.
+    /// Natural logarithm of its probability; finite, it has a floor.
     pub logprob: f32,
     /// Most likely tokens in falling order.
     pub top: Vec<(u32, f32)>,
