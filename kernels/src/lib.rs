@@ -18,6 +18,7 @@ pub mod fold;
 pub mod formats;
 pub mod host;
 pub mod io;
+pub(crate) mod lanes;
 pub mod launch;
 pub mod linear;
 pub mod memory;

@@ -5,8 +5,9 @@ use crate::host::device::Ctx;
 use crate::host::simd::Simd;
 use crate::linear::host::{Act, quantize_q8_row};
 use crate::memory::{Rd, Views, Wr};
+use crate::norm::host::round_row_bf16;
 use crate::numeric::{ActKind, SmallWeight};
-use crate::values::{Vector, bf16_from_f32};
+use crate::values::Vector;
 
 /// Work below this many values is not worth waking the pool for: about the 3 us two threads need to meet.
 const SERIAL_VALUES: usize = 16 << 10;
@@ -71,7 +72,7 @@ impl<'a> Sink<'a> {
             Self::F32(w) => w.slice(at..at + values.len()).copy_from_slice(values),
             Self::Bf16(w) => {
                 let out = w.slice(at..at + values.len());
-                out.iter_mut().zip(values).for_each(|(o, v)| *o = bf16_from_f32(*v));
+                round_row_bf16(simd, values, out);
             }
             Self::Q8(w) => {
                 assert!(column % 256 == 0 && values.len() % 256 == 0, "Q8 rows are stored in groups of 256");

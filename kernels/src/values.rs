@@ -12,6 +12,7 @@
 //! [`Simd`](crate::host::simd::Simd) that says which to run. The body writes `mul_add` wherever one rounding
 //! is meant and the compiler never contracts `a * b + c`, hence both give the same bits.
 
+use crate::lanes::Isa;
 use half::f16;
 
 /// Lanes of a fixed-tree sum over a row.
@@ -70,6 +71,8 @@ pub trait KvElem: Copy + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     /// The nearest representable value, ties to even; NaN stays NaN.
     fn from_f32(x: f32) -> Self;
+    /// Eight neighbours, widened.
+    fn load8<I: Isa>(isa: I, x: &[Self; 8]) -> I::V;
 }
 
 impl KvElem for f32 {
@@ -80,6 +83,10 @@ impl KvElem for f32 {
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         x
+    }
+    #[inline(always)]
+    fn load8<I: Isa>(isa: I, x: &[Self; 8]) -> I::V {
+        isa.load(x)
     }
 }
 
@@ -96,6 +103,10 @@ impl KvElem for Bf16 {
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
         Self(bf16_from_f32(x))
+    }
+    #[inline(always)]
+    fn load8<I: Isa>(isa: I, x: &[Self; 8]) -> I::V {
+        isa.load_bf16(x)
     }
 }
 
@@ -121,6 +132,13 @@ pub fn round_bf16(x: f32) -> f32 {
     bf16_to_f32(bf16_from_f32(x))
 }
 
+/// 1.5 * 2^23: adding it rounds to an integer.
+pub(crate) const EXP_SHIFT: f32 = 12_582_912.0;
+/// The 15 leading bits of ln 2: its product with an exponent is exact.
+pub(crate) const LN2_HI: f32 = f32::from_bits(0x3f31_7200);
+/// The rest of ln 2.
+pub(crate) const LN2_LO: f32 = 1.428_606_8e-6;
+
 /// e^x in f32, at most 1 ulp from the correctly rounded value (tested against f64 over the whole range),
 /// gradual underflow included; +inf above 88.73, 0 below -103.98, NaN stays NaN.
 ///
@@ -128,13 +146,10 @@ pub fn round_bf16(x: f32) -> f32 {
 /// (its remainder is under 0.1 ulp), times 2^n in two exact steps.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
-    const LN2_HI: f32 = f32::from_bits(0x3f31_7200); // 15 bits: n * LN2_HI is exact
-    const LN2_LO: f32 = 1.428_606_8e-6;
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
-    let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);
-    let n = shifted - SHIFT;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, EXP_SHIFT);
+    let n = shifted - EXP_SHIFT;
     let r = n.mul_add(-LN2_HI, x);
     let r = n.mul_add(-LN2_LO, r);
     let p = r.mul_add(1.0 / 5040.0, 1.0 / 720.0);
@@ -143,7 +158,7 @@ pub fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.0 / 6.0);
     let p = p.mul_add(r, 0.5);
     let p = (r * r).mul_add(p, r) + 1.0;
-    let i = shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32;
+    let i = shifted.to_bits().wrapping_sub(EXP_SHIFT.to_bits()) as i32;
     let half = i >> 1;
     p * power_of_two(half) * power_of_two(i.wrapping_sub(half))
 }

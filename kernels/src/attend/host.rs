@@ -5,21 +5,20 @@
 //! in halves, and acc = sum p v with one fused add a token in token order. Pages merge in index order by the
 //! log-sum-exp rule; the result is acc / sum. All f32.
 //!
-//! **Trick.** Eight tokens at a time are widened once into an L1-sized f32 block and then meet every query of
-//! the item in blocks of 4 queries x 2 tokens (scores) or 4 queries x 16 columns (values) that live in
-//! registers. The blocking decides only which sums run side by side, never the order inside a sum, so one
-//! row and a tile of rows give the same bits.
+//! **Trick.** Cache elements widen on their way into a register and meet the queries of the item in blocks
+//! of 4 queries x 2 tokens (scores) or 4 queries x 16 columns (values) whose sums live in registers. The
+//! blocking decides only which sums run side by side, never the order inside a sum, so one row and a tile of
+//! rows give the same bits.
 //!
 //! **Rules.** A token at or beyond a row's length is never multiplied: what lies there (poison, NaN) cannot
 //! show. A NaN score makes its row's output NaN. A row of length 0 attends to nothing and yields zeros.
 
-use super::inner::{score_block, value_block};
-use crate::values::{KvElem, exp, fold_lanes, sigmoid, wide};
+use super::inner::{score_page, softmax_split, value_page};
+use crate::lanes::{Isa, WIDTH, eight, eight_mut, lanes};
+use crate::values::{KvElem, exp, sigmoid};
 
 /// Tokens of a split, which is also a page.
 pub const SPLIT: usize = 128;
-/// Tokens widened at a time.
-pub(super) const BLOCK: usize = 8;
 
 /// The pages of one sequence and KV head, by page index.
 pub trait Pages<E> {
@@ -70,14 +69,13 @@ pub struct Shape {
 impl Shape {
     /// f32 values of scratch for an item of `rows` query rows.
     pub const fn scratch_len(&self, rows: usize) -> usize {
-        // Block, scores [SPLIT][q], page accumulator [q][d], (max, sum) of page and of the merge.
-        BLOCK * self.head_dim + rows * self.group * (SPLIT + self.head_dim + 4)
+        // Scores [q][SPLIT], page accumulator [q][d], (max, sum) of page and of the merge.
+        rows * self.group * (SPLIT + self.head_dim + 4)
     }
 }
 
 /// The parts of a scratch slice.
 struct Parts<'a> {
-    block: &'a mut [f32],
     scores: &'a mut [f32],
     page: &'a mut [f32],
     page_stats: &'a mut [f32],
@@ -86,22 +84,17 @@ struct Parts<'a> {
 
 #[inline(always)]
 fn parts<'a>(scratch: &'a mut [f32], queries: usize, d: usize) -> Parts<'a> {
-    let (block, rest) = scratch.split_at_mut(BLOCK * d);
-    let (scores, rest) = rest.split_at_mut(SPLIT * queries);
+    let (scores, rest) = scratch.split_at_mut(SPLIT * queries);
     let (page, rest) = rest.split_at_mut(queries * d);
     let (page_stats, rest) = rest.split_at_mut(2 * queries);
-    Parts { block, scores, page, page_stats, stats: &mut rest[..2 * queries] }
-}
-
-#[inline(always)]
-fn widen<E: KvElem>(from: &[E], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(t, f)| *t = f.to_f32());
+    Parts { scores, page, page_stats, stats: &mut rest[..2 * queries] }
 }
 
 /// One page for all queries: fills `page` `[q][d]` and `page_stats` `[q][max, sum]`; `valid(q)` is the number
 /// of the page's tokens query q sees, `most` the largest of them.
 #[inline(always)]
-fn split<E: KvElem>(
+fn split<I: Isa, E: KvElem>(
+    isa: I,
     shape: &Shape,
     q: &[f32],
     (k, v): (&[E], &[E]),
@@ -110,60 +103,43 @@ fn split<E: KvElem>(
     parts: &mut Parts<'_>,
 ) {
     let (d, queries) = (shape.head_dim, q.len() / shape.head_dim);
-    for t in (0..most).step_by(BLOCK) {
-        let n = BLOCK.min(most - t);
-        widen(&k[t * d..(t + n) * d], parts.block);
-        score_block(q, &parts.block[..n * d], d, shape.scale, &mut parts.scores[t..], SPLIT);
-    }
+    score_page(isa, q, k, d, most, shape.scale, parts.scores);
     for i in 0..queries {
         let scores = &mut parts.scores[i * SPLIT..(i + 1) * SPLIT];
-        let (max, sum) = softmax_split(scores, valid(i));
+        let (max, sum) = softmax_split(isa, scores, valid(i));
         parts.page_stats[2 * i] = max;
         parts.page_stats[2 * i + 1] = sum;
     }
     parts.page.fill(0.0);
-    for t in (0..most).step_by(BLOCK) {
-        let n = BLOCK.min(most - t);
-        widen(&v[t * d..(t + n) * d], parts.block);
-        let tokens = |i: usize| valid(i).saturating_sub(t).min(n);
-        value_block(&parts.scores[t..], SPLIT, parts.block, d, tokens, parts.page);
-    }
-}
-
-/// Scores to unnormalised probabilities in place; returns (maximum, sum) of the first `n`.
-#[inline(always)]
-fn softmax_split(scores: &mut [f32], n: usize) -> (f32, f32) {
-    let max = scores[..n].iter().fold(f32::NEG_INFINITY, |m, s| if *s > m { *s } else { m });
-    scores[n..].fill(f32::NEG_INFINITY);
-    let mut lanes = [0.0f32; 8];
-    for chunk in scores.as_chunks_mut::<8>().0 {
-        for l in 0..8 {
-            // Beyond n this is e^-inf = 0, and adding 0 to a sum of non-negatives changes no bit.
-            chunk[l] = exp(chunk[l] - max);
-            lanes[l] += chunk[l];
-        }
-    }
-    (max, fold_lanes(lanes))
+    value_page(isa, parts.scores, v, d, most, valid, parts.page);
 }
 
 /// Merges a later split into an earlier one: (max, sum) pairs and unnormalised accumulators.
 #[inline(always)]
-fn merge_into(stats: &mut [f32], acc: &mut [f32], later_stats: &[f32], later: &[f32]) {
+fn merge_into<I: Isa>(isa: I, stats: &mut [f32], acc: &mut [f32], later_stats: &[f32], later: &[f32]) {
     let (m, n) = (stats[0], later_stats[0]);
     // A NaN sum marks a split whose scores held a NaN; it stays NaN through both factors.
     let max = if n > m { n } else { m };
     let (a, b) = (exp(m - max), exp(n - max));
     stats[0] = max;
     stats[1] = stats[1].mul_add(a, later_stats[1] * b);
-    acc.iter_mut().zip(later).for_each(|(x, y)| *x = x.mul_add(a, y * b));
+    let (whole, later) = (acc.len() - acc.len() % WIDTH, &later[..acc.len()]);
+    let (va, vb) = (isa.splat(a), isa.splat(b));
+    for i in (0..whole).step_by(WIDTH) {
+        let y = isa.mul(isa.load(eight(later, i)), vb);
+        isa.store(isa.fma(isa.load(eight(acc, i)), va, y), eight_mut(acc, i));
+    }
+    for i in whole..acc.len() {
+        acc[i] = acc[i].mul_add(a, later[i] * b);
+    }
 }
 
-wide! {
+lanes! {
     /// Attention of several query rows of one sequence over one KV head, sharing the reads of K and V.
     ///
     /// `q` and `out` are `[rows][group][head_dim]`; row r sees tokens `0 .. lens[r]`. `scratch` holds
     /// [`Shape::scratch_len`] values. Bit-identical to [`attend_item`] row by row.
-    pub fn attend_tile [E: KvElem, P: Pages<E>](shape: &Shape, q: &[f32], pages: &P, lens: &[usize],
+    pub fn attend_tile [E: KvElem, P: Pages<E>](isa; shape: &Shape, q: &[f32], pages: &P, lens: &[usize],
                                               scratch: &mut [f32], out: &mut [f32]) {
         let (d, group) = (shape.head_dim, shape.group);
         let queries = lens.len() * group;
@@ -175,7 +151,7 @@ wide! {
             let start = page * SPLIT;
             let most = SPLIT.min(longest - start);
             let valid = |i: usize| lens[i / group].saturating_sub(start).min(SPLIT);
-            split(shape, q, pages.page(page), most, valid, &mut parts);
+            split(isa, shape, q, pages.page(page), most, valid, &mut parts);
             for i in 0..queries {
                 if valid(i) == 0 {
                     continue;
@@ -186,7 +162,7 @@ wide! {
                     acc.copy_from_slice(from);
                     parts.stats[stats.clone()].copy_from_slice(&parts.page_stats[stats]);
                 } else {
-                    merge_into(&mut parts.stats[stats.clone()], acc, &parts.page_stats[stats], from);
+                    merge_into(isa, &mut parts.stats[stats.clone()], acc, &parts.page_stats[stats], from);
                 }
             }
         }
@@ -212,24 +188,24 @@ pub fn attend_item<E: KvElem, P: Pages<E>>(
     attend_tile(simd, shape, q, pages, &[len], scratch, out);
 }
 
-wide! {
+lanes! {
     /// One split alone, for sharing a long sequence over threads: `acc` `[group][head_dim]` unnormalised and
     /// `stats` `[group][max, sum]`. Page `page` must have a token below `len`.
-    pub fn attend_split [E: KvElem, P: Pages<E>](shape: &Shape, q: &[f32], pages: &P, page: usize, len: usize,
+    pub fn attend_split [E: KvElem, P: Pages<E>](isa; shape: &Shape, q: &[f32], pages: &P, page: usize, len: usize,
                                                scratch: &mut [f32], stats: &mut [f32], acc: &mut [f32]) {
         let (d, queries) = (shape.head_dim, shape.group);
         let mut parts = parts(scratch, queries, d);
         let n = len.saturating_sub(page * SPLIT).min(SPLIT);
-        split(shape, &q[..queries * d], pages.page(page), n, |_| n, &mut parts);
+        split(isa, shape, &q[..queries * d], pages.page(page), n, |_| n, &mut parts);
         acc[..queries * d].copy_from_slice(parts.page);
         stats[..2 * queries].copy_from_slice(parts.page_stats);
     }
 }
 
-wide! {
+lanes! {
     /// Merges splits in index order into `out` `[group][head_dim]`; `stats` is `[splits][group][2]` and
     /// `acc` `[splits][group][head_dim]`. The bits of [`attend_item`] over the same tokens.
-    pub fn merge_splits [](group: usize, head_dim: usize, stats: &[f32], acc: &[f32], out: &mut [f32]) {
+    pub fn merge_splits [](isa; group: usize, head_dim: usize, stats: &[f32], acc: &[f32], out: &mut [f32]) {
         let splits = stats.len() / (2 * group);
         for i in 0..group {
             let out = &mut out[i * head_dim..(i + 1) * head_dim];
@@ -242,7 +218,7 @@ wide! {
                     out.copy_from_slice(from);
                     total.copy_from_slice(part);
                 } else {
-                    merge_into(&mut total, out, part, from);
+                    merge_into(isa, &mut total, out, part, from);
                 }
             }
             if splits > 0 {
@@ -252,10 +228,18 @@ wide! {
     }
 }
 
-wide! {
+lanes! {
     /// Output gate: `out_i *= sigmoid(gate_i)`.
-    pub fn gate_row [](gate: &[f32], out: &mut [f32]) {
-        out.iter_mut().zip(gate).for_each(|(o, g)| *o *= sigmoid(*g));
+    pub fn gate_row [](isa; gate: &[f32], out: &mut [f32]) {
+        let (n, gate) = (out.len(), &gate[..out.len()]);
+        let whole = n - n % WIDTH;
+        for i in (0..whole).step_by(WIDTH) {
+            let g = isa.sigmoid(isa.load(eight(gate, i)));
+            isa.store(isa.mul(isa.load(eight(out, i)), g), eight_mut(out, i));
+        }
+        for i in whole..n {
+            out[i] *= sigmoid(gate[i]);
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Host launches of the expert products: items are (expert, column range); inactive experts cost a compare.
 use super::{ExpertDown, ExpertUp, host};
 use crate::host::device::Ctx;
+use crate::lanes::silu_mul_row;
 use crate::linear::Matrix;
 use crate::linear::host::RowSel;
 use crate::linear::run::{ROW_CHUNK, item_columns, product, product_scratch};
 use crate::numeric::ActKind;
 use crate::rows::{Sink, act};
-use crate::values::silu;
 use std::sync::OnceLock;
 
 /// Floats of scratch a thread needs for gate and up.
@@ -60,7 +60,7 @@ pub fn run_up(o: &ExpertUp, ctx: &mut Ctx<'_>) -> Result<(), String> {
                 failed.get_or_init(|| what);
                 return;
             }
-            y.iter_mut().zip(&*y2).for_each(|(g, u)| *g = silu(*g) * u);
+            silu_mul_row(simd, y, y2);
             for (m, pair) in chunk.iter().enumerate() {
                 sink.put(simd, *pair as usize, o.gate.n, c0, &y[m * width..(m + 1) * width]);
             }

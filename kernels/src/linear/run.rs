@@ -3,10 +3,10 @@ use super::contract::{Epilogue, Linear, LinearPart, Matrix};
 use super::host::{Act, RowSel, scratch_len, tile, tile_rows};
 use crate::host::device::Ctx;
 use crate::host::simd::Simd;
+use crate::lanes::{add_row, silu_mul_row};
 use crate::memory::Views;
 use crate::numeric::ActKind;
 use crate::rows::{Sink, act};
-use crate::values::silu;
 use ledger::Feature;
 
 /// Rows of activations that pass over a weight tile before its results are stored.
@@ -113,7 +113,7 @@ fn run_item(
                 let (y2, rest) = rest.split_at_mut(width * chunk);
                 product(simd, &part.w, stored, x, sel, rest, y)?;
                 product(simd, up, up_stored, x, sel, rest, y2)?;
-                y.iter_mut().zip(&*y2).for_each(|(g, u)| *g = silu(*g) * u);
+                silu_mul_row(simd, y, y2);
                 for m in 0..chunk {
                     sink.put(simd, start + m, n, c0, &y[m * width..(m + 1) * width]);
                 }
@@ -124,7 +124,7 @@ fn run_item(
                 for m in 0..chunk {
                     let at = (start + m) * n;
                     let to = out.slice(at + c0..at + c1);
-                    to.iter_mut().zip(&y[m * width..(m + 1) * width]).for_each(|(o, v)| *o += v);
+                    add_row(simd, to, &y[m * width..(m + 1) * width]);
                 }
             }
             _ => {
