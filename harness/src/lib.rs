@@ -5,6 +5,7 @@
 //!
 //! Read first: [`families`] (the seam), [`engine`] (running a model), [`oracle`] (proving it).
 pub mod builtin;
+pub mod checked;
 pub mod containers;
 pub mod engine;
 pub mod families;

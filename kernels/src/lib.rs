@@ -11,6 +11,7 @@ pub mod attend;
 pub mod buffer;
 pub mod check;
 pub mod conv;
+pub mod counter;
 pub mod delta;
 pub mod embed;
 pub mod experts;

@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::{Arena, BufId, Buffer};
+pub use crate::counter::{Counter, Touched};
 use crate::sys::region::Region;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Plain values a view can hand out.
 ///
@@ -30,65 +30,6 @@ unsafe impl Pod for u32 {}
 unsafe impl Pod for f32 {}
 // SAFETY: bf16 is a transparent u16.
 unsafe impl Pod for crate::values::Bf16 {}
-
-/// Bytes handed out of one buffer during one launch.
-#[derive(Debug)]
-pub struct Counter {
-    read: Vec<AtomicU64>,
-    write: Vec<AtomicU64>,
-    read_total: AtomicU64,
-    write_total: AtomicU64,
-}
-
-/// What a [`Counter`] saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
-    /// Distinct bytes read.
-    pub read: u64,
-    /// Distinct bytes written.
-    pub write: u64,
-    /// Bytes handed out for reading, repeats included.
-    pub read_total: u64,
-    /// Bytes handed out for writing, repeats included.
-    pub write_total: u64,
-}
-
-impl Counter {
-    /// A counter for a buffer of `bytes`.
-    pub fn new(bytes: u64) -> Self {
-        let words = bytes.div_ceil(64) as usize;
-        let zeros = || (0..words).map(|_| AtomicU64::new(0)).collect();
-        Self { read: zeros(), write: zeros(), read_total: AtomicU64::new(0), write_total: AtomicU64::new(0) }
-    }
-
-    fn mark(map: &[AtomicU64], total: &AtomicU64, range: Range<usize>) {
-        total.fetch_add(range.len() as u64, Ordering::Relaxed);
-        for byte in range {
-            map[byte / 64].fetch_or(1 << (byte % 64), Ordering::Relaxed);
-        }
-    }
-
-    /// Distinct and total bytes so far.
-    pub fn touched(&self) -> Touched {
-        let count =
-            |map: &[AtomicU64]| map.iter().map(|w| u64::from(w.load(Ordering::Relaxed).count_ones())).sum();
-        Touched {
-            read: count(&self.read),
-            write: count(&self.write),
-            read_total: self.read_total.load(Ordering::Relaxed),
-            write_total: self.write_total.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Forgets everything.
-    pub fn reset(&self) {
-        for w in self.read.iter().chain(&self.write) {
-            w.store(0, Ordering::Relaxed);
-        }
-        self.read_total.store(0, Ordering::Relaxed);
-        self.write_total.store(0, Ordering::Relaxed);
-    }
-}
 
 /// The arenas of a process and, in checked mode, one counter a buffer.
 pub struct Memory {
@@ -236,7 +177,7 @@ impl<'a, T: Pod> Rd<'a, T> {
     pub fn slice(&self, range: Range<usize>) -> &'a [T] {
         assert!(range.start <= range.end && range.end <= self.len, "read {range:?} of {}", self.len);
         if let Some(counter) = self.counter {
-            Counter::mark(&counter.read, &counter.read_total, bytes_of::<T>(&range));
+            counter.mark_read(bytes_of::<T>(&range));
         }
         // SAFETY: in bounds (asserted), aligned and initialised (regions are zeroed or files); no item of the
         // same launch writes a buffer it reads through Rd (the plan checker proves it).
@@ -267,7 +208,7 @@ impl<'a, T: Pod> Wr<'a, T> {
     pub fn slice(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "write {range:?} of {}", self.len);
         if let Some(counter) = self.counter {
-            Counter::mark(&counter.write, &counter.write_total, bytes_of::<T>(&range));
+            counter.mark_write(bytes_of::<T>(&range));
         }
         // SAFETY: in bounds (asserted), aligned; exclusive by the work-item contract stated above.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
@@ -280,7 +221,7 @@ impl<'a, T: Pod> Rw<'a, T> {
     #[allow(clippy::mut_from_ref)]
     pub fn slice(&self, range: Range<usize>) -> &'a mut [T] {
         if let Some(counter) = self.0.counter {
-            Counter::mark(&counter.read, &counter.read_total, bytes_of::<T>(&range));
+            counter.mark_read(bytes_of::<T>(&range));
         }
         self.0.slice(range)
     }

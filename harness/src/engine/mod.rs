@@ -235,6 +235,16 @@ impl Engine {
 
     /// Runs one prefill chunk for each sequence. Logits of each chunk's last row, or of all rows, follow.
     pub fn prefill(&mut self, chunks: &[(Sequence, &[u32])], all_logits: bool) -> Result<(), EngineError> {
+        self.stage_prefill(chunks, all_logits)?;
+        self.run_staged(None)
+    }
+
+    /// Writes the inputs of a prefill step.
+    pub fn stage_prefill(
+        &mut self,
+        chunks: &[(Sequence, &[u32])],
+        all_logits: bool,
+    ) -> Result<(), EngineError> {
         for (sequence, tokens) in chunks {
             let length = self.sequences.get(*sequence)?.length;
             let limit = PREFILL_GRID - length % PREFILL_GRID;
@@ -243,7 +253,8 @@ impl Engine {
                 return Err(EngineError::Limit { field: "prefill chunk tokens", value, limit });
             }
         }
-        self.step(Phase::Prefill, chunks, all_logits, None)
+        self.last = Phase::Prefill;
+        self.stage(chunks.iter().copied(), all_logits)
     }
 
     /// Runs one decode step: one token for each sequence.
@@ -304,16 +315,18 @@ impl Engine {
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        phase: Phase,
-        chunks: &[(Sequence, &[u32])],
-        all_logits: bool,
-        times: Option<&mut [LaunchTime]>,
-    ) -> Result<(), EngineError> {
-        self.last = phase;
-        self.stage(chunks.iter().copied(), all_logits)?;
-        self.run_staged(times)
+    /// Runs the staged step launch by launch, calling `after(plan, index, memory)` behind each.
+    pub fn run_each(&mut self, after: &mut dyn FnMut(&Plan, usize, &Memory)) -> Result<(), EngineError> {
+        let shape = self.shape();
+        let plan = match self.last {
+            Phase::Decode => &self.plans.decode,
+            Phase::Prefill => &self.plans.prefill,
+        };
+        for (index, launch) in plan.launches.iter().enumerate() {
+            self.device.launch(plan, &self.memory, shape, index, launch)?;
+            after(plan, index, &self.memory);
+        }
+        Ok(())
     }
 
     fn shape(&self) -> StepShape {
