@@ -87,14 +87,10 @@ impl OracleResult {
     }
 }
 
-/// Tolerance on logits: the pages' bar for f32; for the rounded classes the largest difference seen on the
-/// oracles, rounded up, as a guard against regressions (cosine and KL are printed beside it).
+/// Tolerance on logits of a class, from the embedded policy: the same number the verdict applies.
 pub fn tolerance(class: NumericClass) -> f64 {
-    match class {
-        NumericClass::F32 => 1e-3,
-        NumericClass::Bf16 => 0.25,
-        NumericClass::Int8Act => 0.75,
-    }
+    let policy = receipts::Policy::embedded();
+    policy.oracle.get(class.name()).map_or(0.0, |o| o.max_abs_nano as f64 / 1e9)
 }
 
 struct Expected<'a>(&'a Checkpoint, &'a Path);

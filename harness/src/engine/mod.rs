@@ -228,6 +228,14 @@ impl Engine {
         self.sequences.close(sequence)
     }
 
+    /// Takes the last `tokens` tokens of a sequence back, so that a step can be repeated at the same length.
+    /// Its recurrent state keeps what the tokens did: for counting bytes, never for producing tokens.
+    pub fn rewind(&mut self, sequence: Sequence, tokens: usize) -> Result<(), EngineError> {
+        let length = self.sequences.get(sequence)?.length;
+        self.sequences.set_length(sequence, length.saturating_sub(tokens));
+        Ok(())
+    }
+
     /// Tokens of the next prefill chunk of a sequence with `length` tokens and `remaining` to come.
     pub fn chunk_len(length: usize, remaining: usize) -> usize {
         remaining.min(PREFILL_GRID - length % PREFILL_GRID)

@@ -1,6 +1,7 @@
 //! The host device: runs a plan's launches on the CPU, with or without counting views.
 pub mod device;
 pub mod pool;
+pub mod probe;
 pub mod simd;
 
 pub use device::{HostDevice, LaunchTime, RunError, RunMode};

@@ -1,0 +1,56 @@
+//! The canary: one fixed matrix product before and after every block. If it moved, the block was not measured
+//! in one state of the machine.
+use kernels::formats::Format;
+use kernels::host::HostDevice;
+use kernels::linear::host::{Act, RowSel, scratch_len, tile};
+use std::sync::Mutex;
+use std::time::Instant;
+
+const K: usize = 1024;
+const ROWS: usize = 4096;
+const TILE: usize = 16;
+const PASSES: usize = 15;
+
+/// A seeded BF16 matrix of 8 MiB and one activation row.
+pub struct Canary {
+    weights: Vec<u8>,
+    x: Vec<u16>,
+}
+
+impl Default for Canary {
+    fn default() -> Self {
+        // BF16 values of 1 + i/128: finite, so that no slow path of the processor is measured.
+        let value = |i: usize| 0x3f80u16 + (i.wrapping_mul(2_654_435_761) >> 7) as u16 % 128;
+        let weights = (0..K * ROWS).flat_map(|i| value(i).to_le_bytes()).collect();
+        Self { weights, x: (0..K).map(value).collect() }
+    }
+}
+
+impl Canary {
+    /// Median time of a pass in nanoseconds.
+    pub fn run(&self, device: &mut HostDevice) -> u64 {
+        let simd = device.simd();
+        let pool = device.pool();
+        let bytes = 2 * K * TILE;
+        let items = ROWS / TILE;
+        let scratch: Vec<Mutex<(Vec<f32>, [f32; TILE])>> =
+            (0..pool.threads()).map(|_| Mutex::new((vec![0.0; scratch_len(K, TILE)], [0.0; TILE]))).collect();
+        let mut times: Vec<u64> = (0..PASSES)
+            .map(|_| {
+                let start = Instant::now();
+                pool.run(scratch.len(), &|thread, _| {
+                    let Ok(mut own) = scratch[thread].lock() else { return };
+                    let (decoded, out) = &mut *own;
+                    for item in (thread..items).step_by(scratch.len()) {
+                        let w = &self.weights[item * bytes..(item + 1) * bytes];
+                        let rows = RowSel::Range { start: 0, end: 1 };
+                        let done = tile(simd, Format::Bf16, w, TILE, K, &Act::Bf16(&self.x), rows, decoded, out);
+                        debug_assert!(done.is_ok());
+                    }
+                });
+                start.elapsed().as_nanos() as u64
+            })
+            .collect();
+        super::series::median(&mut times)
+    }
+}

@@ -1,0 +1,5 @@
+//! Instruments: one small file each. A problem with a measurement is part of its result, never hidden.
+pub mod canary;
+pub mod curve;
+pub mod machine;
+pub mod series;

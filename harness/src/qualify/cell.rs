@@ -1,0 +1,235 @@
+//! One cell: the series, its launch times, its tokens and its bytes.
+use super::QualifyError;
+use super::fill::{FillRule, Series};
+use crate::checked::{TouchedReport, touched_step};
+use crate::engine::{Engine, Sequence};
+use crate::instruments::canary::Canary;
+use crate::instruments::series::{StopState, median, stop};
+use kernels::buffer::Arena;
+use kernels::host::LaunchTime;
+use receipts::ClosureLine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Everything measured of a cell.
+#[derive(Clone, Debug)]
+pub struct CellResult {
+    /// Step times in execution order.
+    pub series: Vec<u64>,
+    /// Warm-up step times.
+    pub warmup: Vec<u64>,
+    /// Stop condition.
+    pub stop: StopState,
+    /// Time by operation, from the steps with launch timers.
+    pub lines: Vec<ClosureLine>,
+    /// Time between launches.
+    pub gaps: u64,
+    /// Hash of all rows' tokens.
+    pub tokens_hash: String,
+    /// Hash of the reference's tokens for the same rows.
+    pub reference_hash: String,
+    /// Tokens hashed.
+    pub tokens: u64,
+    /// Rows whose last logits differ from every other row's.
+    pub distinct_rows: usize,
+    /// Distinct experts by layer at the last step.
+    pub experts: Vec<u32>,
+    /// Canary before and after.
+    pub canary: (u64, u64),
+    /// Planned and counted bytes of one checked step.
+    pub touched: TouchedReport,
+    /// Launches that ran in a step.
+    pub launches: u64,
+}
+
+/// Most rounds of a series; each one starts from a new fill.
+const MAX_ROUNDS: usize = 3;
+
+/// Measures `rows` rows on `engine`. `reference` holds each row's tokens.
+pub fn measure(
+    engine: &mut Engine,
+    rows: usize,
+    rule: &FillRule,
+    series: &Series,
+    reference: &[Vec<u32>],
+    canary: &Canary,
+) -> Result<CellResult, QualifyError> {
+    poison(engine, &[Arena::Cache]);
+    let before = canary.run(engine.device());
+    let mut run = Run::new(engine, rows, series);
+    let mut state = StopState { met: false, reason: "no sample yet".into() };
+    let mut tokens_hash = String::new();
+    let mut last = Vec::new();
+    for round in 0..MAX_ROUNDS {
+        let (hash, sequences) = run.round(engine, rule)?;
+        if round > 0 && hash != tokens_hash {
+            tokens_hash = format!("{tokens_hash} then {hash}");
+            break;
+        }
+        tokens_hash = hash;
+        state = stop(&run.untimed);
+        last = sequences;
+        if state.met || round + 1 == MAX_ROUNDS {
+            break;
+        }
+        for (sequence, _) in &last {
+            engine.close(*sequence)?;
+        }
+    }
+    let after = canary.run(engine.device());
+    let distinct_rows = distinct_logits(engine, rows);
+    let experts = engine.facts().experts.iter().map(|e| *e as u32).collect();
+    let touched = checked(engine, &last)?;
+    for (sequence, _) in last {
+        engine.close(sequence)?;
+    }
+    let launches = engine.plans.decode.launches.len() as u64;
+    let (lines, gaps) = run.close(engine);
+    Ok(CellResult {
+        series: run.untimed,
+        warmup: run.warmup,
+        stop: state,
+        lines,
+        gaps,
+        tokens_hash,
+        reference_hash: hash_tokens(reference.iter().take(rows).map(Vec::as_slice)),
+        tokens: (rows * (series.steps() + 1)) as u64,
+        distinct_rows,
+        experts,
+        canary: (before, after),
+        touched,
+        launches,
+    })
+}
+
+/// One more step in checked mode. The bucket is full, so the last token is taken back first.
+fn checked(engine: &mut Engine, rows: &[(Sequence, u32)]) -> Result<TouchedReport, QualifyError> {
+    for (sequence, _) in rows {
+        engine.rewind(*sequence, 1)?;
+    }
+    Ok(touched_step(engine, rows)?)
+}
+
+struct Run {
+    rows: usize,
+    series: Series,
+    warmup: Vec<u64>,
+    untimed: Vec<u64>,
+    /// For each launch, its time in every timed step.
+    launches: Vec<Vec<u64>>,
+    gaps: Vec<u64>,
+    times: Vec<LaunchTime>,
+}
+
+impl Run {
+    fn new(engine: &Engine, rows: usize, series: &Series) -> Self {
+        let n = engine.plans.decode.launches.len();
+        Self {
+            rows,
+            series: *series,
+            warmup: Vec::new(),
+            untimed: Vec::new(),
+            launches: vec![Vec::new(); n],
+            gaps: Vec::new(),
+            times: vec![LaunchTime::default(); n],
+        }
+    }
+
+    /// Fills, poisons, runs the series once. Returns the tokens' hash and each row's last token.
+    fn round(
+        &mut self,
+        engine: &mut Engine,
+        rule: &FillRule,
+    ) -> Result<(String, Vec<(Sequence, u32)>), QualifyError> {
+        let mut rows = rule.fill(engine, self.rows)?;
+        poison(engine, &[Arena::Scratch]);
+        poison_outputs(engine);
+        let mut tokens: Vec<Vec<u32>> = rows.iter().map(|(_, t)| vec![*t]).collect();
+        for step in 0..self.series.steps() {
+            engine.stage_decode(&rows)?;
+            // Steps with and without launch timers alternate, so a drift of the machine meets both alike.
+            let with_timers = step >= self.series.warmup && (step - self.series.warmup) % 2 == 1;
+            let start = Instant::now();
+            engine.run_staged(with_timers.then_some(&mut self.times[..]))?;
+            let nanos = start.elapsed().as_nanos() as u64;
+            if step < self.series.warmup {
+                self.warmup.push(nanos);
+            } else if with_timers {
+                self.take_times(nanos);
+            } else {
+                self.untimed.push(nanos);
+            }
+            for ((row, token), kept) in rows.iter_mut().zip(engine.chosen()).zip(&mut tokens) {
+                row.1 = *token;
+                kept.push(*token);
+            }
+        }
+        // Fed tokens end one before the last choice, as in the reference.
+        let fed = rows.iter().zip(&tokens).map(|((s, _), t)| (*s, t[t.len() - 2])).collect();
+        Ok((hash_tokens(tokens.iter().map(Vec::as_slice)), fed))
+    }
+
+    fn take_times(&mut self, step: u64) {
+        let mut sum = 0;
+        for (kept, time) in self.launches.iter_mut().zip(&self.times) {
+            kept.push(time.nanos);
+            sum += time.nanos;
+        }
+        self.gaps.push(step.saturating_sub(sum));
+    }
+
+    /// Lines by operation and the gap line.
+    fn close(&mut self, engine: &Engine) -> (Vec<ClosureLine>, u64) {
+        let mut lines: BTreeMap<String, ClosureLine> = BTreeMap::new();
+        let plan = &engine.plans.decode;
+        let facts = engine.facts();
+        for (launch, times) in plan.launches.iter().zip(&mut self.launches) {
+            let name = launch.op.name();
+            let line = lines.entry(name.clone()).or_insert(ClosureLine { name, count: 0, ns: 0, bytes: 0 });
+            line.count += 1;
+            line.ns += median(times);
+            let accesses = launch.parts.iter().flat_map(|p| &p.accesses);
+            line.bytes += accesses.map(|a| a.amount.at(&facts).0).sum::<u64>();
+        }
+        (lines.into_values().collect(), median(&mut self.gaps))
+    }
+}
+
+/// Fills arenas with 0xff: NaN as f32 and BF16, an impossible index as u32.
+fn poison(engine: &mut Engine, arenas: &[Arena]) {
+    for arena in arenas {
+        engine.memory.arena_mut(*arena).fill(0xff);
+    }
+}
+
+fn poison_outputs(engine: &mut Engine) {
+    let plan = &engine.plans.decode;
+    let mut outputs = vec![plan.io.logits, plan.io.chosen];
+    outputs.extend(&plan.io.expert_counts);
+    for buf in outputs {
+        engine.memory.values_mut::<u8>(&plan.buffers[buf.0 as usize]).fill(0xff);
+    }
+}
+
+/// BLAKE3 over all rows' tokens, row by row.
+pub fn hash_tokens<'t>(rows: impl Iterator<Item = &'t [u32]>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for row in rows {
+        for token in row {
+            hasher.update(&token.to_le_bytes());
+        }
+        hasher.update(b"|");
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+fn distinct_logits(engine: &Engine, rows: usize) -> usize {
+    let hash = |row: usize| {
+        let mut hasher = blake3::Hasher::new();
+        engine.logits(row).iter().for_each(|v| {
+            hasher.update(&v.to_le_bytes());
+        });
+        *hasher.finalize().as_bytes()
+    };
+    (0..rows).map(hash).collect::<BTreeSet<_>>().len()
+}
