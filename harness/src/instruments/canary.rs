@@ -44,7 +44,8 @@ impl Canary {
                     for item in (thread..items).step_by(scratch.len()) {
                         let w = &self.weights[item * bytes..(item + 1) * bytes];
                         let rows = RowSel::Range { start: 0, end: 1 };
-                        let done = tile(simd, Format::Bf16, w, TILE, K, &Act::Bf16(&self.x), rows, decoded, out);
+                        let done =
+                            tile(simd, Format::Bf16, w, TILE, K, &Act::Bf16(&self.x), rows, decoded, out);
                         debug_assert!(done.is_ok());
                     }
                 });

@@ -26,12 +26,18 @@ pub fn stop(series: &[u64]) -> StopState {
     }
     let now = relative_stdev_ppm(series).unwrap_or(u64::MAX);
     if now <= QUIET_PPM {
-        return StopState { met: true, reason: format!("relative standard deviation {now} ppm <= {QUIET_PPM} ppm") };
+        return StopState {
+            met: true,
+            reason: format!("relative standard deviation {now} ppm <= {QUIET_PPM} ppm"),
+        };
     }
     let before = relative_stdev_ppm(&series[..n - WINDOW]).unwrap_or(u64::MAX);
     let met = now.saturating_mul(20) >= before.saturating_mul(19);
     let verb = if met { "stopped improving" } else { "still improving" };
-    StopState { met, reason: format!("relative standard deviation {now} ppm {verb} ({before} ppm {WINDOW} samples ago)") }
+    StopState {
+        met,
+        reason: format!("relative standard deviation {now} ppm {verb} ({before} ppm {WINDOW} samples ago)"),
+    }
 }
 
 /// Median of a non-empty slice, the lower of two middles averaged down.

@@ -67,7 +67,12 @@ impl FillRule {
     }
 
     /// Prefills `tokens` into `sequence` on the grid.
-    pub fn prefill(&self, engine: &mut Engine, sequence: Sequence, tokens: &[u32]) -> Result<u32, EngineError> {
+    pub fn prefill(
+        &self,
+        engine: &mut Engine,
+        sequence: Sequence,
+        tokens: &[u32],
+    ) -> Result<u32, EngineError> {
         let mut at = 0;
         while at < tokens.len() {
             let length = engine.sequences().get(sequence)?.length;

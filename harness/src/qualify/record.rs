@@ -10,9 +10,9 @@ use kernels::numeric::NumericClass;
 use ledger::roofline::{Mix, Residency};
 use ledger::{Bytes, StepFacts, StepLedger, TrafficClass};
 use receipts::{
-    AdmissionIdentity, Canary, CeilingPoint, Ceilings, ClassBytes, Closure, Correctness, CounterKind, Counters,
-    DeviceFacts, EvidenceIdentity, Fill, Infeasible, Kind, Limits, Measured, MemoryLine, Oracle, Planned, ReadWrite,
-    Receipt, Run, SCHEMA_VERSION, Stop, TupleKey,
+    AdmissionIdentity, Canary, CeilingPoint, Ceilings, ClassBytes, Closure, Correctness, CounterKind,
+    Counters, DeviceFacts, EvidenceIdentity, Fill, Infeasible, Kind, Limits, Measured, MemoryLine, Oracle,
+    Planned, ReadWrite, Receipt, Run, SCHEMA_VERSION, Stop, TupleKey,
 };
 use std::collections::BTreeMap;
 
@@ -171,8 +171,8 @@ pub fn receipt(e: &Evidence<'_>, input: &RecordInput<'_>) -> Option<Receipt> {
     let t = &cell.touched;
     receipt.counters = Some(Counters {
         kind: CounterKind::Touched,
-        planned: ReadWrite { read_bytes: t.planned_read, write_bytes: t.planned_write },
-        counted: Some(ReadWrite { read_bytes: t.counted_read, write_bytes: t.counted_write }),
+        planned: ReadWrite { read_bytes: t.planned.reads().0, write_bytes: t.planned.writes().0 },
+        counted: Some(ReadWrite { read_bytes: t.counted.reads().0, write_bytes: t.counted.writes().0 }),
     });
     receipt.fill = Some(Fill {
         prefix_tokens: input.rule.prefix as u64,

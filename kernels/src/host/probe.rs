@@ -56,13 +56,17 @@ pub fn ceilings(pool: &mut Pool, simd: Simd, sizes: &[u64], time: Duration) -> V
         });
         let half = words.len() / 2;
         let (from, to) = words.split_at_mut(half);
-        let copy = best(time, || on_parts(pool, to, |i, mine, part| {
-            let at = i * part;
-            mine.copy_from_slice(&from[at..at + mine.len()]);
-        }));
-        let update = best(time, || on_parts(pool, &mut words, |_, mine, _| {
-            sink.fetch_add(bump_words(simd, mine), Ordering::Relaxed);
-        }));
+        let copy = best(time, || {
+            on_parts(pool, to, |i, mine, part| {
+                let at = i * part;
+                mine.copy_from_slice(&from[at..at + mine.len()]);
+            })
+        });
+        let update = best(time, || {
+            on_parts(pool, &mut words, |_, mine, _| {
+                sink.fetch_add(bump_words(simd, mine), Ordering::Relaxed);
+            })
+        });
         let rate = |bytes: u64, time: Duration| (bytes as f64 / time.as_secs_f64()) as u64;
         // Half the set is read and half written by a copy; an update reads and writes all of it.
         let (read, copy, update) = (rate(*size, read), rate(half as u64 * 16, copy), rate(2 * size, update));
@@ -84,7 +88,8 @@ pub fn launch_cost(pool: &mut Pool) -> Duration {
 fn on_parts(pool: &mut Pool, words: &mut [u64], job: impl Fn(usize, &mut [u64], usize) + Sync) {
     let threads = pool.threads();
     let part = words.len().div_ceil(threads).max(1);
-    let parts: Vec<std::sync::Mutex<&mut [u64]>> = words.chunks_mut(part).map(std::sync::Mutex::new).collect();
+    let parts: Vec<std::sync::Mutex<&mut [u64]>> =
+        words.chunks_mut(part).map(std::sync::Mutex::new).collect();
     pool.run(threads, &|i, _| {
         if let Some(mine) = parts.get(i).and_then(|p| p.lock().ok()).as_deref_mut() {
             job(i, mine, part);
