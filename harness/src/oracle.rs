@@ -130,23 +130,32 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
     let name = dir.file_name().map_or_else(|| "oracle".into(), |n| n.to_string_lossy().into_owned());
     let io = |source| PackError::Io { path: dir.into(), source };
     let temp = tempfile::tempdir().map_err(io)?;
-    let recipe =
-        Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
+    let recipe = Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
     let pack = Pack::write(&checkpoint, &name, &recipe, &temp.path().join("oracle.pack"))?;
-    let expected = Expected(&expected, dir);
-    let mut engine = engine_for(&pack, &expected, class, threads, simd)?;
+    run_pack(&pack, &expected, &name, class, threads, simd)
+}
+
+/// Compares a pack with the answers in `expected`.
+pub fn run_pack(
+    pack: &Pack,
+    expected: &Checkpoint,
+    name: &str,
+    class: NumericClass,
+    threads: usize,
+    simd: Simd,
+) -> Result<OracleResult, OracleError> {
+    let expected = Expected(expected, &pack.path);
+    let mut engine = engine_for(pack, &expected, class, threads, simd)?;
     let mut prompts = Vec::new();
     for n in 0..expected.prompts() {
         prompts.push(run_prompt(&mut engine, &expected, n, tolerance(class))?);
     }
     if prompts.is_empty() {
-        return Err(OracleError::Folder {
-            dir: dir.into(),
-            what: "expected.safetensors holds no prompt".into(),
-        });
+        let what = "expected.safetensors holds no prompt".into();
+        return Err(OracleError::Folder { dir: pack.path.clone(), what });
     }
     let family = pack.header.model.family().into();
-    Ok(OracleResult { name, family, class, tolerance: tolerance(class), prompts })
+    Ok(OracleResult { name: name.into(), family, class, tolerance: tolerance(class), prompts })
 }
 
 /// Greedy tokens that the references continue with.

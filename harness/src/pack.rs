@@ -104,6 +104,11 @@ const SIDE_FILES: [&str; 4] =
 /// Name of the side file that holds a GGUF file's metadata, tokenizer included, as a GGUF without tensors.
 pub const GGUF_HEADER: &str = "gguf.header";
 
+/// BLAKE3 in hex.
+pub fn hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
 /// Reads the geometry of a checkpoint from its config or metadata.
 pub fn model_of(checkpoint: &Checkpoint) -> Result<Model, PackError> {
     match checkpoint.metadata() {

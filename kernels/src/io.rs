@@ -27,6 +27,8 @@ pub struct Io {
     pub chosen: BufId,
     /// For each MoE layer, `[experts]` rows routed to each expert.
     pub expert_counts: Vec<BufId>,
+    /// For each MoE layer, `[rows, top_k]` chosen experts: an output, so that routes can be recorded.
+    pub expert_ids: Vec<BufId>,
     /// Row length of `table`.
     pub max_pages: usize,
 }

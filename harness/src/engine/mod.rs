@@ -363,6 +363,17 @@ impl Engine {
         &self.memory.values::<u32>(plan.buffer(plan.io.chosen))[..self.facts.out_rows as usize]
     }
 
+    /// Experts that the last step's rows chose, by MoE layer and row.
+    pub fn routes(&self) -> Vec<Vec<Vec<u32>>> {
+        let (plan, Some(moe)) = (self.last_plan(), self.summary.moe) else { return Vec::new() };
+        let rows = self.facts.rows as usize * moe.top_k as usize;
+        let layer = |b: &kernels::buffer::BufId| {
+            let ids = &self.memory.values::<u32>(plan.buffer(*b))[..rows];
+            ids.chunks(moe.top_k as usize).map(<[u32]>::to_vec).collect()
+        };
+        plan.io.expert_ids.iter().map(layer).collect()
+    }
+
     /// Facts of the last step, with the experts its router really chose.
     pub fn facts(&self) -> StepFacts {
         let mut facts = self.facts.clone();

@@ -49,6 +49,17 @@ pub struct AttentionShape {
     pub gated: bool,
 }
 
+/// Sizes of the routing outputs of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MoeIo {
+    /// MoE layers.
+    pub layers: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Experts of a token.
+    pub top_k: usize,
+}
+
 /// Routed-expert geometry of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeShape {
@@ -70,13 +81,13 @@ impl<'a> Blocks<'a> {
         bucket: Bucket,
         hidden: usize,
         vocab: usize,
-        moe: Option<(usize, usize)>,
+        moe: Option<MoeIo>,
     ) -> Self {
         let mut b = PlanBuilder::new(class, bucket);
         let max_pages = bucket.context.div_ceil(PAGE_TOKENS as usize);
         let u32s = |n: usize| 4 * n as u64;
         let (rows, seqs) = (bucket.rows, bucket.seqs);
-        let (moe_layers, experts) = moe.unwrap_or((0, 0));
+        let m = moe.unwrap_or_default();
         let io = Io {
             tokens: b.io("tokens", u32s(rows)),
             pos: b.io("pos", u32s(rows)),
@@ -88,7 +99,8 @@ impl<'a> Blocks<'a> {
             out_index: b.io("out_index", u32s(bucket.out_rows)),
             logits: b.io("logits", u32s(bucket.out_rows * vocab)),
             chosen: b.io("chosen", u32s(bucket.out_rows)),
-            expert_counts: (0..moe_layers).map(|l| b.io(&format!("experts.{l}"), u32s(experts))).collect(),
+            expert_counts: (0..m.layers).map(|l| b.io(&format!("experts.{l}"), u32s(m.experts))).collect(),
+            expert_ids: (0..m.layers).map(|l| b.io(&format!("expert_ids.{l}"), u32s(rows * m.top_k))).collect(),
             max_pages,
         };
         let residual = b.scratch("residual", u32s(rows * hidden));
@@ -352,7 +364,7 @@ impl<'a> Blocks<'a> {
         let logits = self.scratch("router", s.experts, ActKind::F32);
         let part = LinearPart { name: "moe.router", w: router, epilogue: Epilogue::Store, out: logits };
         self.linear(&[(router_kind, x[0])], vec![(router_kind, part)]);
-        let ids = self.scratch("expert_ids", s.top_k, ActKind::F32);
+        let ids = self.io.expert_ids[usize::from(self.moe_layers)];
         let weights = self.scratch("expert_weights", s.top_k, ActKind::F32);
         let offsets = self.scratch_rows("expert_offsets", 1, s.experts + 1, ActKind::F32);
         let list = self.scratch("expert_list", s.top_k, ActKind::F32);

@@ -1,7 +1,7 @@
 //! The family's plan: attention and routed experts for every layer.
 use super::geometry::Geometry;
 use crate::families::PlanError;
-use crate::families::blocks::{AttentionShape, Blocks, MoeShape};
+use crate::families::blocks::{AttentionShape, Blocks, MoeIo, MoeShape};
 use crate::manifest::Manifest;
 use kernels::numeric::NumericClass;
 use kernels::plan::{Bucket, Plan};
@@ -13,7 +13,7 @@ pub fn build(
     class: NumericClass,
     bucket: Bucket,
 ) -> Result<Plan, PlanError> {
-    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, Some((g.layers, g.experts)));
+    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, Some(MoeIo { layers: g.layers, experts: g.experts, top_k: g.top_k }));
     let attention = AttentionShape {
         heads: g.heads,
         kv_heads: g.kv_heads,

@@ -1,0 +1,253 @@
+//! `sparkpipe qualify`: measures every asked batch of one model and context and appends a receipt for each.
+use super::identity::{admission, now, topology};
+use super::state::{self, StateDir};
+use super::Exit;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use harness::engine::{Engine, EngineSize, Plans};
+use harness::instruments::canary::Canary;
+use harness::instruments::curve::{Probe, probe};
+use harness::instruments::machine::Machine;
+use harness::oracle::OracleResult;
+use harness::pack::Pack;
+use harness::qualify::{Evidence, FillRule, RecordInput, Reference, Series, infeasible, measure, receipt};
+use indicatif::{ProgressBar, ProgressStyle};
+use kernels::host::HostDevice;
+use kernels::host::simd::Simd;
+use kernels::numeric::NumericClass;
+use receipts::{Entry, Kind, Policy, Receipt, Signer, Store, TupleKey, Verdict};
+use std::path::PathBuf;
+
+/// Arguments of `qualify`.
+#[derive(Args, Debug)]
+pub struct Qualify {
+    /// Built-in model, pack, checkpoint folder or GGUF file.
+    #[arg(default_value = harness::builtin::NAME)]
+    pub model: String,
+    /// Recipe, where the model is packed first.
+    #[arg(long)]
+    pub recipe: Option<String>,
+    /// Numeric class; the recipe's own by default.
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Context bucket in tokens.
+    #[arg(long, default_value_t = 2048)]
+    pub context: u64,
+    /// Batch buckets.
+    #[arg(long, alias = "batches", value_delimiter = ',',
+          default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])]
+    pub batch: Vec<u32>,
+    /// Topology file; the built-in single node by default.
+    #[arg(long)]
+    pub topology: Option<PathBuf>,
+    /// Oracle folder for models without built-in answers.
+    #[arg(long)]
+    pub oracle: Option<PathBuf>,
+    /// Threads.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Seed of the fill.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Append the actual expert routes of the measured steps to this file (JSON lines).
+    #[arg(long)]
+    pub record_routes: Option<PathBuf>,
+    /// Print receipts as JSON lines instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Samples of a round: 4 warm-ups, then 12 samples between 12 steps with launch timers.
+const SERIES: Series = Series { warmup: 4, samples: 12 };
+
+/// The class of a run: asked for, else the recipe's.
+pub fn class_of(asked: Option<&str>, pack: &Pack) -> Result<NumericClass> {
+    match asked {
+        None => Ok(pack.header.recipe.numeric_class),
+        Some(name) => NumericClass::from_name(name).with_context(|| format!("--class is '{name}', known: f32, bf16, int8act")),
+    }
+}
+
+struct Session {
+    pack: Pack,
+    class: NumericClass,
+    machine: Machine,
+    threads: usize,
+    simd: Simd,
+    rule: FillRule,
+    probe: Probe,
+    oracle: Option<OracleResult>,
+    canary: Canary,
+    policy: Policy,
+}
+
+/// Runs the command.
+pub fn run(args: &Qualify) -> Result<Exit> {
+    let state = StateDir::from_env()?;
+    let topology = topology(args.topology.as_ref())?;
+    if let Err(refusal) = topology.runnable() {
+        bail!("{refusal}");
+    }
+    let pack = state::pack_of(&args.model, args.recipe.as_deref(), &state)?;
+    let class = class_of(args.class.as_deref(), &pack)?;
+    let mut tuples = Vec::new();
+    for batch in &args.batch {
+        let tuple = TupleKey::local(&pack.header.name, &pack.header.recipe.name, class.name(), args.context, *batch);
+        tuple.validate()?;
+        tuples.push(tuple);
+    }
+    let session = session(args, pack, class)?;
+    let identity = admission(&session.pack, &topology, &session.policy, &session.machine, session.threads)?;
+    let signer = Signer::open_or_create(&state.keys())?;
+    let mut store = Store::open(&state.receipts());
+    banner(&session, args);
+    let mut reference = None;
+    let mut all_pass = true;
+    for tuple in order(tuples) {
+        let evidence = Evidence {
+            admission: identity.clone(),
+            machine: &session.machine,
+            threads: session.threads,
+            probe: &session.probe,
+            oracle: session.oracle.as_ref(),
+            kind: Kind::Measured,
+            created: now(),
+        };
+        let receipt = cell(&session, &evidence, tuple, &mut reference, args)?.judged(&session.policy);
+        all_pass &= matches!(receipt.verdict, Some(Verdict::Pass | Verdict::RefusedInfeasible { .. }));
+        let record = store.append(Entry::Step(receipt.clone()), &signer)?;
+        if args.json {
+            println!("{}", serde_json::to_string(&receipt)?);
+        } else {
+            print_row(&receipt, record.short_id());
+        }
+    }
+    Ok(Exit::holds(all_pass))
+}
+
+/// Small cells first: the reference grows with the batch, and a hot machine meets the long cells last.
+fn order(mut tuples: Vec<TupleKey>) -> Vec<TupleKey> {
+    tuples.sort_by_key(|t| t.batch);
+    tuples
+}
+
+fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
+    let machine = Machine::read();
+    let threads = state::threads(args.threads)?;
+    let simd = state::simd();
+    let vocab = pack.header.model.summary().vocab;
+    let rule = FillRule::new(args.seed, args.context as usize, &SERIES, vocab)?;
+    let oracle = match (&args.oracle, harness::builtin::is_builtin(&pack)) {
+        (Some(dir), _) => Some(harness::oracle::run(dir, class, threads, simd)?),
+        (None, true) => {
+            let expected = harness::builtin::expected()?;
+            let name = format!("{} expected logits", pack.header.name);
+            Some(harness::oracle::run_pack(&pack, &expected, &name, class, threads, simd)?)
+        }
+        (None, false) => None,
+    };
+    let mut device = HostDevice::new(threads, simd, 0);
+    let probe = probe(&mut device, &machine)?;
+    let (canary, policy) = (Canary::default(), Policy::embedded());
+    Ok(Session { pack, class, machine, threads, simd, rule, probe, oracle, canary, policy })
+}
+
+fn engine(s: &Session, size: EngineSize, simd: Simd) -> Result<Engine> {
+    let h = &s.pack.header;
+    Ok(Engine::new(&h.model, &h.manifest, s.class, size, s.pack.weights()?, simd)?)
+}
+
+fn cell(
+    s: &Session,
+    evidence: &Evidence<'_>,
+    tuple: TupleKey,
+    reference: &mut Option<Reference>,
+    args: &Qualify,
+) -> Result<Receipt> {
+    let (batch, context) = (tuple.batch as usize, tuple.context as usize);
+    let size = EngineSize { batch, context, threads: s.threads };
+    let h = &s.pack.header;
+    let plans = Plans::build(&h.model, &h.manifest, s.class, size)?;
+    let memory = plans.memory(h.manifest.payload);
+    // The two one-row reference engines and their prefix live beside the cell.
+    let available = Machine::read().available;
+    if memory.total().0 > available {
+        return Ok(infeasible(evidence, tuple, memory, available));
+    }
+    drop(plans);
+    let progress = ProgressBar::new(batch as u64).with_message(format!("B{batch} reference"));
+    progress.set_style(ProgressStyle::with_template("{msg} {pos}/{len} rows {elapsed}").unwrap_or(ProgressStyle::default_bar()));
+    if reference.is_none() {
+        let one = EngineSize { batch: 1, ..size };
+        *reference = Some(Reference::new(engine(s, one, s.simd)?, engine(s, one, Simd::SCALAR)?, s.rule, &SERIES));
+    }
+    let reference = reference.as_mut().context("the reference was made above")?;
+    let tokens = reference.tokens(batch, |row| progress.set_position(row as u64))?.to_vec();
+    progress.set_message(format!("B{batch} measuring"));
+    let mut engine = engine(s, size, s.simd)?;
+    let result = measure(&mut engine, batch, &s.rule, &SERIES, &tokens, &s.canary)?;
+    progress.finish_and_clear();
+    let facts = engine.facts();
+    if let Some(path) = &args.record_routes {
+        super::routes::append(path, &engine)?;
+    }
+    let input = RecordInput {
+        tuple,
+        plans: &engine.plans,
+        memory,
+        summary: engine.summary(),
+        class: s.class,
+        size,
+        rule: s.rule,
+        cell: &result,
+        facts,
+        scalar_equal: reference.scalar_equal(),
+    };
+    receipt(evidence, &input).context("the series is empty")
+}
+
+fn banner(s: &Session, args: &Qualify) {
+    if args.json {
+        return;
+    }
+    let h = &s.pack.header;
+    println!("model {} ({}), recipe {}, class {}, pack {}", h.name, h.model.family(), h.recipe.name, s.class, &s.pack.id[..16]);
+    println!("device host: {}, {} threads, {}", s.machine.cpu, s.threads, s.simd.name());
+    for (name, value) in state::switches().1 {
+        println!("  {name}={value}");
+    }
+    let best = |f: fn(&kernels::host::probe::Rates) -> u64| s.probe.rates.iter().map(f).max().unwrap_or(0) as f64 / 1e9;
+    println!("ceilings: read {:.1}, copy {:.1}, update {:.1} GB/s at best; launch {} ns", best(|r| r.read), best(|r| r.copy), best(|r| r.update), s.probe.launch.as_nanos());
+    if let Some(o) = &s.oracle {
+        println!("oracle {}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
+    }
+    println!("fill: prefix {} + suffix {} + {} steps = context {}", s.rule.prefix, s.rule.suffix, SERIES.steps(), s.rule.context);
+    println!(
+        "{:>5} {:>10} {:>10} {:>9} {:>7} {:>6} {:>5} {:>8} {:>7}  verdict",
+        "batch", "tok/s", "ms/step", "MB/step", "GB/s", "% ceil", "where", "launches", "unexpl%"
+    );
+}
+
+fn print_row(r: &Receipt, id: &str) {
+    let verdict = r.verdict.as_ref().map_or_else(|| "none".into(), ToString::to_string);
+    let (Some(m), Some(c)) = (&r.measured, &r.closure) else {
+        println!("{:>5} {verdict} [{id}]", r.tuple.batch);
+        return;
+    };
+    let unexplained = c.unexplained_ns as f64 / c.step_ns as f64 * 100.0;
+    println!(
+        "{:>5} {:>10.1} {:>10.3} {:>9.2} {:>7.2} {:>6.1} {:>5} {:>8} {:>7.1}  {verdict} [{id}]",
+        r.tuple.batch,
+        m.tokens_per_second_milli as f64 / 1e3,
+        m.step_ns as f64 / 1e6,
+        m.bytes_per_step as f64 / 1e6,
+        m.achieved_bytes_per_second as f64 / 1e9,
+        m.fraction_ppm as f64 / 1e4,
+        format!("{:?}", m.residency),
+        m.launches,
+        unexplained,
+    );
+    for warning in &r.warnings {
+        println!("      warning: {warning}");
+    }
+}

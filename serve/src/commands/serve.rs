@@ -1,0 +1,129 @@
+//! `sparkpipe serve`: the gate first, then the engine at exactly the receipt's limits, then the gateway.
+use super::identity::{admission, topology};
+use super::qualify::class_of;
+use super::state::{self, StateDir};
+use super::Exit;
+use crate::gateway::{self, Gateway};
+use crate::host_engine::HostEngine;
+use crate::pack_text::PackText;
+use crate::scheduler;
+use anyhow::{Context, Result};
+use clap::Args;
+use harness::engine::{Engine, EngineSize, Plans};
+use harness::instruments::machine::Machine;
+use receipts::{Policy, Refusal, Store, TupleKey, admit};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Built-in model, pack, checkpoint folder or GGUF file.
+    #[arg(default_value = harness::builtin::NAME)]
+    pub model: String,
+    /// Recipe, where the model is packed first.
+    #[arg(long)]
+    pub recipe: Option<String>,
+    /// Numeric class; the recipe's own by default.
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Context bucket in tokens.
+    #[arg(long, default_value_t = 2048)]
+    pub context: u64,
+    /// Batch bucket: the most rows of a step.
+    #[arg(long, default_value_t = 8)]
+    pub batch: u32,
+    /// Topology file; the built-in single node by default.
+    #[arg(long)]
+    pub topology: Option<PathBuf>,
+    /// Threads.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen on.
+    #[arg(long, default_value_t = 8080)]
+    pub port: u16,
+    /// Requests that may wait beside the running rows; one more gets 429.
+    #[arg(long, default_value_t = 64)]
+    pub queue: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &Serve) -> Result<Exit> {
+    let state = StateDir::from_env()?;
+    let topology = topology(args.topology.as_ref())?;
+    if let Err(refusal) = topology.runnable() {
+        eprintln!("refused: {refusal}");
+        return Ok(Exit::Refused);
+    }
+    let pack = state::pack_of(&args.model, args.recipe.as_deref(), &state)?;
+    if let Err(fault) = pack.verify() {
+        eprintln!("refused: {fault}");
+        return Ok(Exit::Refused);
+    }
+    let class = class_of(args.class.as_deref(), &pack)?;
+    let (header, policy, machine) = (&pack.header, Policy::embedded(), Machine::read());
+    let threads = state::threads(args.threads)?;
+    let tuple = TupleKey::local(&header.name, &header.recipe.name, class.name(), args.context, args.batch);
+    let identity = admission(&pack, &topology, &policy, &machine, threads)?;
+    let store = Store::open(&state.receipts());
+    let admitted = match admit(&store, &policy, &tuple, &identity) {
+        Ok(admitted) => admitted,
+        Err(refusal @ (Refusal::Store(_) | Refusal::Tuple(_))) => return Err(refusal.into()),
+        Err(refusal) => {
+            eprintln!("{refusal}");
+            return Ok(Exit::Refused);
+        }
+    };
+    let limits = admitted.limits;
+    let size = EngineSize { batch: limits.batch as usize, context: limits.context as usize, threads };
+    let plans = Plans::build(&header.model, &header.manifest, class, size)?;
+    let memory = plans.memory(header.manifest.payload);
+    drop(plans);
+    println!("sparkpipe serve: {tuple}");
+    println!("receipt {}", admitted.receipt_id);
+    println!("device host: {}", identity.device_name);
+    println!("pack {}", pack.id);
+    for (name, value) in &identity.switches {
+        println!("  {name}={value}");
+    }
+    println!(
+        "memory: weights {}, kv and state {}, scratch {}, inputs and outputs {}: {} in all",
+        memory.weights, memory.cache, memory.scratch, memory.io, memory.total()
+    );
+    let engine = Engine::new(&header.model, &header.manifest, class, size, pack.weights()?, state::simd())?;
+    let text = Arc::new(PackText::open(&pack)?);
+    let name = header.name.clone();
+    listen(args, HostEngine::new(engine), text, name)
+}
+
+fn listen(args: &Serve, engine: HostEngine, text: Arc<PackText>, name: String) -> Result<Exit> {
+    let config = scheduler::Config { queue: args.queue, ..scheduler::Config::default() };
+    let scheduler = scheduler::spawn(engine, Arc::clone(&text), config)?;
+    let gateway = Gateway::new(scheduler.handle(), text, gateway::Config::new(name));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let address = SocketAddr::new(args.host, args.port);
+    let drained = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| format!("binding {address}"))?;
+        println!("listening on http://{}", listener.local_addr()?);
+        let drained = gateway::serve(listener, gateway, shutdown()).await?;
+        Ok::<bool, anyhow::Error>(drained)
+    })?;
+    let stopped = scheduler.shutdown(std::time::Duration::from_secs(30));
+    println!("stopped; {}", if drained { "all answers finished" } else { "running answers were cut" });
+    Ok(Exit::holds(drained && stopped))
+}
+
+async fn shutdown() {
+    let mut term = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(term) => term,
+        Err(_) => return std::future::pending().await,
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = term.recv() => {}
+    }
+}
