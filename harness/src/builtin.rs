@@ -36,6 +36,19 @@ pub fn checkpoint() -> Result<Checkpoint, ContainerError> {
     Ok(SIDE_FILES.iter().fold(checkpoint, |c, (name, bytes)| c.with_side_file(name, bytes)))
 }
 
+/// Logits and greedy ids of an independent implementation, for the oracle clause of its receipts.
+pub fn expected() -> Result<Checkpoint, ContainerError> {
+    Checkpoint::from_embedded(
+        &[("expected.safetensors", include_bytes!("../builtin/expected.safetensors"))],
+        None,
+    )
+}
+
+/// Whether `pack` holds exactly this model.
+pub fn is_builtin(pack: &Pack) -> bool {
+    pack.header.name == NAME && checkpoint().is_ok_and(|c| same_tensors(pack, &c).unwrap_or(false))
+}
+
 /// Where its pack lies under a state folder.
 pub fn pack_path(state: &Path) -> PathBuf {
     state.join("packs").join(format!("{NAME}.{RECIPE}.pack"))

@@ -130,7 +130,8 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
     let name = dir.file_name().map_or_else(|| "oracle".into(), |n| n.to_string_lossy().into_owned());
     let io = |source| PackError::Io { path: dir.into(), source };
     let temp = tempfile::tempdir().map_err(io)?;
-    let recipe = Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
+    let recipe =
+        Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
     let pack = Pack::write(&checkpoint, &name, &recipe, &temp.path().join("oracle.pack"))?;
     run_pack(&pack, &expected, &name, class, threads, simd)
 }

@@ -11,4 +11,6 @@
 
 pub mod commands;
 pub mod gateway;
+pub mod host_engine;
+pub mod pack_text;
 pub mod scheduler;

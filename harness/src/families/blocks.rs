@@ -100,7 +100,9 @@ impl<'a> Blocks<'a> {
             logits: b.io("logits", u32s(bucket.out_rows * vocab)),
             chosen: b.io("chosen", u32s(bucket.out_rows)),
             expert_counts: (0..m.layers).map(|l| b.io(&format!("experts.{l}"), u32s(m.experts))).collect(),
-            expert_ids: (0..m.layers).map(|l| b.io(&format!("expert_ids.{l}"), u32s(rows * m.top_k))).collect(),
+            expert_ids: (0..m.layers)
+                .map(|l| b.io(&format!("expert_ids.{l}"), u32s(rows * m.top_k)))
+                .collect(),
             max_pages,
         };
         let residual = b.scratch("residual", u32s(rows * hidden));

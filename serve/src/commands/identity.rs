@@ -13,7 +13,8 @@ pub fn topology(file: Option<&PathBuf>) -> Result<Topology> {
     match file {
         None => Ok(Topology::builtin("single")?),
         Some(path) => {
-            let name = path.file_stem().map_or_else(|| "topology".into(), |n| n.to_string_lossy().into_owned());
+            let name =
+                path.file_stem().map_or_else(|| "topology".into(), |n| n.to_string_lossy().into_owned());
             let text = super::state::read_text(path, 1 << 20)?;
             Topology::parse(&name, &text).with_context(|| format!("topology {}", path.display()))
         }
@@ -21,7 +22,13 @@ pub fn topology(file: Option<&PathBuf>) -> Result<Topology> {
 }
 
 /// The admission identity of this executable with `pack` on `topology`, hashed now.
-pub fn admission(pack: &Pack, topology: &Topology, policy: &Policy, machine: &Machine, threads: usize) -> Result<AdmissionIdentity> {
+pub fn admission(
+    pack: &Pack,
+    topology: &Topology,
+    policy: &Policy,
+    machine: &Machine,
+    threads: usize,
+) -> Result<AdmissionIdentity> {
     let simd = super::state::simd();
     let recipe = serde_json::to_vec(&pack.header.recipe)?;
     Ok(AdmissionIdentity {

@@ -2,6 +2,10 @@
 //!
 //! Each command is a clap `Args` struct with a `run` that returns an [`Exit`]. Facts go to standard output, one
 //! clear error line to standard error.
+pub mod identity;
+pub mod qualify;
+pub mod routes;
+pub mod serve;
 pub mod state;
 
 /// How a command ends when it did not fail.

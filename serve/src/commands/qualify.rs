@@ -1,7 +1,7 @@
 //! `sparkpipe qualify`: measures every asked batch of one model and context and appends a receipt for each.
+use super::Exit;
 use super::identity::{admission, now, topology};
 use super::state::{self, StateDir};
-use super::Exit;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use harness::engine::{Engine, EngineSize, Plans};
@@ -64,7 +64,8 @@ const SERIES: Series = Series { warmup: 4, samples: 12 };
 pub fn class_of(asked: Option<&str>, pack: &Pack) -> Result<NumericClass> {
     match asked {
         None => Ok(pack.header.recipe.numeric_class),
-        Some(name) => NumericClass::from_name(name).with_context(|| format!("--class is '{name}', known: f32, bf16, int8act")),
+        Some(name) => NumericClass::from_name(name)
+            .with_context(|| format!("--class is '{name}', known: f32, bf16, int8act")),
     }
 }
 
@@ -92,7 +93,8 @@ pub fn run(args: &Qualify) -> Result<Exit> {
     let class = class_of(args.class.as_deref(), &pack)?;
     let mut tuples = Vec::new();
     for batch in &args.batch {
-        let tuple = TupleKey::local(&pack.header.name, &pack.header.recipe.name, class.name(), args.context, *batch);
+        let tuple =
+            TupleKey::local(&pack.header.name, &pack.header.recipe.name, class.name(), args.context, *batch);
         tuple.validate()?;
         tuples.push(tuple);
     }
@@ -176,10 +178,14 @@ fn cell(
     }
     drop(plans);
     let progress = ProgressBar::new(batch as u64).with_message(format!("B{batch} reference"));
-    progress.set_style(ProgressStyle::with_template("{msg} {pos}/{len} rows {elapsed}").unwrap_or(ProgressStyle::default_bar()));
+    progress.set_style(
+        ProgressStyle::with_template("{msg} {pos}/{len} rows {elapsed}")
+            .unwrap_or(ProgressStyle::default_bar()),
+    );
     if reference.is_none() {
         let one = EngineSize { batch: 1, ..size };
-        *reference = Some(Reference::new(engine(s, one, s.simd)?, engine(s, one, Simd::SCALAR)?, s.rule, &SERIES));
+        *reference =
+            Some(Reference::new(engine(s, one, s.simd)?, engine(s, one, Simd::SCALAR)?, s.rule, &SERIES));
     }
     let reference = reference.as_mut().context("the reference was made above")?;
     let tokens = reference.tokens(batch, |row| progress.set_position(row as u64))?.to_vec();
@@ -211,17 +217,38 @@ fn banner(s: &Session, args: &Qualify) {
         return;
     }
     let h = &s.pack.header;
-    println!("model {} ({}), recipe {}, class {}, pack {}", h.name, h.model.family(), h.recipe.name, s.class, &s.pack.id[..16]);
+    println!(
+        "model {} ({}), recipe {}, class {}, pack {}",
+        h.name,
+        h.model.family(),
+        h.recipe.name,
+        s.class,
+        &s.pack.id[..16]
+    );
     println!("device host: {}, {} threads, {}", s.machine.cpu, s.threads, s.simd.name());
     for (name, value) in state::switches().1 {
         println!("  {name}={value}");
     }
-    let best = |f: fn(&kernels::host::probe::Rates) -> u64| s.probe.rates.iter().map(f).max().unwrap_or(0) as f64 / 1e9;
-    println!("ceilings: read {:.1}, copy {:.1}, update {:.1} GB/s at best; launch {} ns", best(|r| r.read), best(|r| r.copy), best(|r| r.update), s.probe.launch.as_nanos());
+    let best = |f: fn(&kernels::host::probe::Rates) -> u64| {
+        s.probe.rates.iter().map(f).max().unwrap_or(0) as f64 / 1e9
+    };
+    println!(
+        "ceilings: read {:.1}, copy {:.1}, update {:.1} GB/s at best; launch {} ns",
+        best(|r| r.read),
+        best(|r| r.copy),
+        best(|r| r.update),
+        s.probe.launch.as_nanos()
+    );
     if let Some(o) = &s.oracle {
         println!("oracle {}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
     }
-    println!("fill: prefix {} + suffix {} + {} steps = context {}", s.rule.prefix, s.rule.suffix, SERIES.steps(), s.rule.context);
+    println!(
+        "fill: prefix {} + suffix {} + {} steps = context {}",
+        s.rule.prefix,
+        s.rule.suffix,
+        SERIES.steps(),
+        s.rule.context
+    );
     println!(
         "{:>5} {:>10} {:>10} {:>9} {:>7} {:>6} {:>5} {:>8} {:>7}  verdict",
         "batch", "tok/s", "ms/step", "MB/step", "GB/s", "% ceil", "where", "launches", "unexpl%"

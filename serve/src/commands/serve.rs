@@ -1,8 +1,8 @@
 //! `sparkpipe serve`: the gate first, then the engine at exactly the receipt's limits, then the gateway.
+use super::Exit;
 use super::identity::{admission, topology};
 use super::qualify::class_of;
 use super::state::{self, StateDir};
-use super::Exit;
 use crate::gateway::{self, Gateway};
 use crate::host_engine::HostEngine;
 use crate::pack_text::PackText;
@@ -92,7 +92,11 @@ pub fn run(args: &Serve) -> Result<Exit> {
     }
     println!(
         "memory: weights {}, kv and state {}, scratch {}, inputs and outputs {}: {} in all",
-        memory.weights, memory.cache, memory.scratch, memory.io, memory.total()
+        memory.weights,
+        memory.cache,
+        memory.scratch,
+        memory.io,
+        memory.total()
     );
     let engine = Engine::new(&header.model, &header.manifest, class, size, pack.weights()?, state::simd())?;
     let text = Arc::new(PackText::open(&pack)?);
@@ -107,7 +111,8 @@ fn listen(args: &Serve, engine: HostEngine, text: Arc<PackText>, name: String) -
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let address = SocketAddr::new(args.host, args.port);
     let drained = runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| format!("binding {address}"))?;
+        let listener =
+            tokio::net::TcpListener::bind(address).await.with_context(|| format!("binding {address}"))?;
         println!("listening on http://{}", listener.local_addr()?);
         let drained = gateway::serve(listener, gateway, shutdown()).await?;
         Ok::<bool, anyhow::Error>(drained)

@@ -13,7 +13,14 @@ pub fn build(
     class: NumericClass,
     bucket: Bucket,
 ) -> Result<Plan, PlanError> {
-    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, Some(MoeIo { layers: g.layers, experts: g.experts, top_k: g.top_k }));
+    let mut p = Blocks::new(
+        manifest,
+        class,
+        bucket,
+        g.hidden,
+        g.vocab,
+        Some(MoeIo { layers: g.layers, experts: g.experts, top_k: g.top_k }),
+    );
     let attention = AttentionShape {
         heads: g.heads,
         kv_heads: g.kv_heads,
