@@ -103,7 +103,7 @@ fn split<I: Isa, E: KvElem>(
     parts: &mut Parts<'_>,
 ) {
     let (d, queries) = (shape.head_dim, q.len() / shape.head_dim);
-    score_page(isa, q, k, d, most, shape.scale, parts.scores);
+    score_page(isa, q, (k, v), d, most, shape.scale, parts.scores);
     for i in 0..queries {
         let scores = &mut parts.scores[i * SPLIT..(i + 1) * SPLIT];
         let (max, sum) = softmax_split(isa, scores, valid(i));

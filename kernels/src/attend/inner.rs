@@ -5,6 +5,8 @@
 //! queries by 2 tokens (or 16 columns), 2 by 4 (32), 1 by 8 (64). Ragged edges finish with smaller blocks of
 //! the same sums.
 
+#![allow(unsafe_code)]
+
 use super::host::SPLIT;
 use crate::lanes::{Isa, WIDTH, eight, eight_mut};
 use crate::values::KvElem;
@@ -14,37 +16,103 @@ const SCORES: usize = WIDTH;
 /// Tokens of values added before the accumulators are stored: few enough to stay in the first cache.
 const VALUES: usize = 16;
 
-/// Dot products of `Q` queries and `T` tokens, side by side; each in 8 lanes by index.
+/// Repeats a block with an index, spelled out: register blocks stay registers at every optimisation level.
+macro_rules! each {
+    ([$($n:literal)*] $i:ident $body:block) => { $({ let $i: usize = $n; $body })* };
+}
+
+/// A register block: `Q` queries by `N` vectors whose sums run side by side.
+trait Block<I: Isa, E: KvElem, const Q: usize, const N: usize> {
+    /// Dot products of `Q` queries `[Q][d]` and `N` tokens `[N][d]`, whole vectors only; each in 8 lanes.
+    fn dots(isa: I, q: &[f32], k: &[E], d: usize) -> [[I::V; N]; Q];
+    /// Adds the tokens of `v`, times their `p[i * SPLIT + t]`, to `acc[i * d + column ..]`, token by token.
+    fn values(isa: I, p: &[f32], v: &[E], d: usize, column: usize, acc: &mut [f32]);
+}
+
+/// The blocks, spelled out.
+struct Blocks;
+
+macro_rules! block {
+    ($q:literal $is:tt, $n:literal $js:tt) => {
+        impl<I: Isa, E: KvElem> Block<I, E, $q, $n> for Blocks {
+            #[inline(always)]
+            fn dots(isa: I, q: &[f32], k: &[E], d: usize) -> [[I::V; $n]; $q] {
+                let (q, k) = (&q[..$q * d], &k[..$n * d]);
+                let mut acc = [[isa.splat(0.0); $n]; $q];
+                let mut c = 0;
+                while c + WIDTH <= d {
+                    let mut x = [isa.splat(0.0); $n];
+                    // SAFETY: rows i < Q and j < N of d elements lie inside the slices cut above, and
+                    // c + 8 <= d.
+                    unsafe {
+                        each!($js j { x[j] = E::load8(isa, &*k.as_ptr().add(j * d + c).cast()); });
+                        each!($is i {
+                            let y = isa.load(&*q.as_ptr().add(i * d + c).cast());
+                            each!($js j { acc[i][j] = isa.fma(y, x[j], acc[i][j]); });
+                        });
+                    }
+                    c += WIDTH;
+                }
+                acc
+            }
+
+            #[inline(always)]
+            fn values(isa: I, p: &[f32], v: &[E], d: usize, column: usize, acc: &mut [f32]) {
+                let tokens = v.len() / d;
+                let (p, acc) = (&p[..($q - 1) * SPLIT + tokens], &mut acc[..$q * d]);
+                assert!(column + $n * WIDTH <= d, "the block's columns lie inside a row");
+                let mut sum = [[isa.splat(0.0); $n]; $q];
+                each!($is i { each!($js n {
+                    sum[i][n] = isa.load(eight(acc, i * d + column + n * WIDTH));
+                }); });
+                for t in 0..tokens {
+                    let mut x = [isa.splat(0.0); $n];
+                    // SAFETY: t < tokens, so row t of v and its columns are inside v (asserted above), and
+                    // p holds token t of each of the Q rows (cut above).
+                    unsafe {
+                        let row = v.as_ptr().add(t * d + column);
+                        each!($js n { x[n] = E::load8(isa, &*row.add(n * WIDTH).cast()); });
+                        each!($is i {
+                            let w = isa.splat(*p.as_ptr().add(i * SPLIT + t));
+                            each!($js n { sum[i][n] = isa.fma(w, x[n], sum[i][n]); });
+                        });
+                    }
+                }
+                each!($is i { each!($js n {
+                    isa.store(sum[i][n], eight_mut(acc, i * d + column + n * WIDTH));
+                }); });
+            }
+        }
+    };
+}
+
+block!(4 [0 1 2 3], 2 [0 1]);
+block!(2 [0 1], 4 [0 1 2 3]);
+block!(1 [0], 8 [0 1 2 3 4 5 6 7]);
+block!(4 [0 1 2 3], 1 [0]);
+block!(2 [0 1], 1 [0]);
+block!(1[0], 1[0]);
+
+/// Dot products of a block, ragged widths included: element l of the tail joins lane l mod 8.
 #[inline(always)]
 fn dots<I: Isa, E: KvElem, const Q: usize, const T: usize>(
     isa: I,
     q: &[f32],
     k: &[E],
     d: usize,
-) -> [[I::V; T]; Q] {
-    let chunks = d / WIDTH;
-    let qc: [&[[f32; WIDTH]]; Q] = std::array::from_fn(|i| &q[i * d..].as_chunks().0[..chunks]);
-    let kc: [&[[E; WIDTH]]; T] = std::array::from_fn(|j| &k[j * d..].as_chunks().0[..chunks]);
-    let mut acc = [[isa.splat(0.0); T]; Q];
-    for c in 0..chunks {
-        let mut x = [isa.splat(0.0); T];
-        for j in 0..T {
-            x[j] = E::load8(isa, &kc[j][c]);
-        }
-        for i in 0..Q {
-            let y = isa.load(&qc[i][c]);
-            for j in 0..T {
-                acc[i][j] = isa.fma(y, x[j], acc[i][j]);
-            }
-        }
-    }
-    if chunks * WIDTH < d {
+) -> [[I::V; T]; Q]
+where
+    Blocks: Block<I, E, Q, T>,
+{
+    let mut acc = Blocks::dots(isa, q, k, d);
+    let whole = d - d % WIDTH;
+    if whole < d {
         for i in 0..Q {
             for j in 0..T {
                 let mut lanes = [0.0; WIDTH];
                 isa.store(acc[i][j], &mut lanes);
-                for l in chunks * WIDTH..d {
-                    let lane = &mut lanes[l - chunks * WIDTH];
+                for l in whole..d {
+                    let lane = &mut lanes[l - whole];
                     *lane = q[i * d + l].mul_add(k[j * d + l].to_f32(), *lane);
                 }
                 acc[i][j] = isa.load(&lanes);
@@ -63,7 +131,9 @@ fn scores_of<I: Isa, E: KvElem, const Q: usize, const T: usize>(
     d: usize,
     scale: f32,
     scores: &mut [f32],
-) {
+) where
+    Blocks: Block<I, E, Q, T> + Block<I, E, Q, 1>,
+{
     let mut sums = [[isa.splat(0.0); SCORES]; Q];
     let tokens = k.len() / d;
     if tokens == SCORES {
@@ -88,11 +158,12 @@ fn scores_of<I: Isa, E: KvElem, const Q: usize, const T: usize>(
 }
 
 /// Scores of all queries against a page's first `tokens`: `scores[i * SPLIT + t] = scale * q_i . k_t`.
+/// The values are only asked for: they are read next.
 #[inline(always)]
 pub(super) fn score_page<I: Isa, E: KvElem>(
     isa: I,
     q: &[f32],
-    k: &[E],
+    (k, v): (&[E], &[E]),
     d: usize,
     tokens: usize,
     scale: f32,
@@ -100,6 +171,8 @@ pub(super) fn score_page<I: Isa, E: KvElem>(
 ) {
     let queries = q.len() / d;
     for t in (0..tokens).step_by(SCORES) {
+        isa.prefetch(&k[tokens.min(t + SCORES) * d..tokens.min(t + 2 * SCORES) * d]);
+        isa.prefetch(&v[t * d..tokens.min(t + SCORES) * d]);
         let k = &k[t * d..tokens.min(t + SCORES) * d];
         let mut i = 0;
         while i < queries {
@@ -145,44 +218,6 @@ pub(super) fn softmax_split<I: Isa>(isa: I, scores: &mut [f32], n: usize) -> (f3
     (max, isa.fold(sum))
 }
 
-/// Adds the tokens of `v` to `Q` accumulators over `N` vectors of columns, token by token.
-#[inline(always)]
-fn add_values<I: Isa, E: KvElem, const Q: usize, const N: usize>(
-    isa: I,
-    p: [&[f32]; Q],
-    v: &[E],
-    d: usize,
-    column: usize,
-    acc: &mut [f32],
-) {
-    let tokens = v.len() / d;
-    let p = p.map(|p| &p[..tokens]);
-    let mut sum = [[isa.splat(0.0); N]; Q];
-    for i in 0..Q {
-        for n in 0..N {
-            sum[i][n] = isa.load(eight(acc, i * d + column + n * WIDTH));
-        }
-    }
-    for (t, row) in v.chunks_exact(d).enumerate().take(tokens) {
-        let row = &row[column..column + N * WIDTH];
-        let mut x = [isa.splat(0.0); N];
-        for n in 0..N {
-            x[n] = E::load8(isa, eight(row, n * WIDTH));
-        }
-        for i in 0..Q {
-            let w = isa.splat(p[i][t]);
-            for n in 0..N {
-                sum[i][n] = isa.fma(w, x[n], sum[i][n]);
-            }
-        }
-    }
-    for i in 0..Q {
-        for n in 0..N {
-            isa.store(sum[i][n], eight_mut(acc, i * d + column + n * WIDTH));
-        }
-    }
-}
-
 #[inline(always)]
 fn all_columns<I: Isa, E: KvElem, const Q: usize, const N: usize>(
     isa: I,
@@ -190,21 +225,22 @@ fn all_columns<I: Isa, E: KvElem, const Q: usize, const N: usize>(
     v: &[E],
     d: usize,
     acc: &mut [f32],
-) {
-    let rows: [&[f32]; Q] = std::array::from_fn(|i| &p[i * SPLIT..]);
+) where
+    Blocks: Block<I, E, Q, N> + Block<I, E, Q, 1>,
+{
     let mut column = 0;
     while column + N * WIDTH <= d {
-        add_values::<I, E, Q, N>(isa, rows, v, d, column, acc);
+        <Blocks as Block<I, E, Q, N>>::values(isa, p, v, d, column, acc);
         column += N * WIDTH;
     }
     while column + WIDTH <= d {
-        add_values::<I, E, Q, 1>(isa, rows, v, d, column, acc);
+        <Blocks as Block<I, E, Q, 1>>::values(isa, p, v, d, column, acc);
         column += WIDTH;
     }
     for column in column..d {
         for i in 0..Q {
             let sum = &mut acc[i * d + column];
-            for (v, p) in v.chunks_exact(d).zip(rows[i]) {
+            for (v, p) in v.chunks_exact(d).zip(&p[i * SPLIT..]) {
                 *sum = p.mul_add(v[column].to_f32(), *sum);
             }
         }

@@ -4,7 +4,8 @@
 //! first a plain product. Channels are independent, so any channel split and any segmentation give the same
 //! bits. A NaN or infinite input reaches the outputs of `taps` tokens in its channel and no other channel.
 
-use crate::values::{Vector, silu, wide};
+use crate::lanes::{Isa, WIDTH, eight, eight_mut, lanes};
+use crate::values::Vector;
 
 /// Channels handled at once: inputs of a block stay in registers while the taps run.
 const BLOCK: usize = 32;
@@ -24,13 +25,13 @@ pub struct Channels {
     pub count: usize,
 }
 
-wide! {
+lanes! {
     /// Convolves a segment over a channel range.
     ///
     /// `u` is `[n][dim]` raw inputs (all channels), `state` `[taps - 1][count]` and `out` `[n][count]` of
     /// this range, `w` `[dim][taps]`. The state becomes the last `taps - 1` raw inputs. For the whole row
     /// (`first` 0, `count` `dim`) the layouts are `[taps - 1][dim]` and `[n][dim]`.
-    pub fn conv_segment [](u: &[f32], channels: &Channels, state: &mut [f32], w: &Vector<'_>,
+    pub fn conv_segment [](isa; u: &[f32], channels: &Channels, state: &mut [f32], w: &Vector<'_>,
                            out: &mut [f32]) {
         let Channels { dim, taps, first, count } = *channels;
         let n = out.len() / count.max(1);
@@ -38,9 +39,11 @@ wide! {
         while start < count {
             let width = BLOCK.min(count - start);
             let mut weights = [[0.0f32; BLOCK]; MAX_TAPS];
-            for c in 0..width {
+            let mut stored = [0.0f32; BLOCK * MAX_TAPS];
+            w.load((first + start) * taps, &mut stored[..width * taps]);
+            for (c, stored) in stored[..width * taps].chunks_exact(taps).enumerate() {
                 for j in 0..taps {
-                    weights[j][c] = w.get((first + start + c) * taps + j);
+                    weights[j][c] = stored[j];
                 }
             }
             let mut window = [[0.0f32; BLOCK]; MAX_TAPS];
@@ -52,16 +55,12 @@ wide! {
                 let at = t * dim + first + start;
                 window[taps - 1][..width].copy_from_slice(&u[at..at + width]);
                 let mut sum = [0.0f32; BLOCK];
-                for c in 0..BLOCK {
-                    sum[c] = weights[0][c] * window[0][c];
-                }
-                for j in 1..taps {
-                    for c in 0..BLOCK {
-                        sum[c] = weights[j][c].mul_add(window[j][c], sum[c]);
+                for c in (0..BLOCK).step_by(WIDTH) {
+                    let mut y = isa.mul(isa.load(eight(&weights[0], c)), isa.load(eight(&window[0], c)));
+                    for j in 1..taps {
+                        y = isa.fma(isa.load(eight(&weights[j], c)), isa.load(eight(&window[j], c)), y);
                     }
-                }
-                for c in 0..BLOCK {
-                    sum[c] = silu(sum[c]);
+                    isa.store(isa.silu(y), eight_mut(&mut sum, c));
                 }
                 let at = t * count + start;
                 out[at..at + width].copy_from_slice(&sum[..width]);

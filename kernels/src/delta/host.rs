@@ -12,7 +12,9 @@
 //! in that column, and through the output norm the whole output row.
 
 pub use super::host_chunk::{Segment, chunk_head, chunk_scratch_len};
-use crate::values::{Vector, dot, exp, sigmoid, silu, softplus, sum_squares, wide};
+use crate::lanes::{Isa, WIDTH, dot, eight, eight_mut, lanes};
+use crate::norm::host::BLOCK;
+use crate::values::{Vector, exp, sigmoid, silu, softplus};
 
 /// Tokens of a prefill chunk.
 pub const CHUNK: usize = 64;
@@ -53,23 +55,35 @@ pub(super) fn log_decay(head: &Head<'_>, a: f32) -> f32 {
 
 /// Unit-length q (then times dk^-1/2) and k.
 #[inline(always)]
-pub(super) fn normalise(q: &[f32], k: &[f32], q_out: &mut [f32], k_out: &mut [f32]) {
+pub(super) fn normalise<I: Isa>(isa: I, q: &[f32], k: &[f32], q_out: &mut [f32], k_out: &mut [f32]) {
     let scale = 1.0 / (q.len() as f32).sqrt();
-    let (qn, kn) = ((sum_squares(q) + L2_EPS).sqrt(), (sum_squares(k) + L2_EPS).sqrt());
+    let (qn, kn) = ((dot(isa, q, q) + L2_EPS).sqrt(), (dot(isa, k, k) + L2_EPS).sqrt());
     q_out.iter_mut().zip(q).for_each(|(o, x)| *o = x / qn * scale);
     k_out.iter_mut().zip(k).for_each(|(o, x)| *o = x / kn);
 }
 
 /// The gated output norm of one row.
 #[inline(always)]
-pub(super) fn gated_norm(head: &Head<'_>, y: &[f32], z: &[f32], out: &mut [f32]) {
-    let inverse = 1.0 / (dot(y, y) / y.len() as f32 + head.eps).sqrt();
-    for c in 0..y.len() {
-        let mut n = y[c] * inverse;
+pub(super) fn gated_norm<I: Isa>(isa: I, head: &Head<'_>, y: &[f32], z: &[f32], out: &mut [f32]) {
+    let inverse = 1.0 / (dot(isa, y, y) / y.len() as f32 + head.eps).sqrt();
+    let mut weights = [0.0f32; BLOCK];
+    for start in (0..y.len()).step_by(BLOCK) {
+        let n = BLOCK.min(y.len() - start);
+        let (z, out) = (&z[start..start + n], &mut out[start..start + n]);
+        out.iter_mut().zip(&y[start..start + n]).for_each(|(o, y)| *o = y * inverse);
         if head.round_normed {
-            n = crate::values::round_bf16(n);
+            out.iter_mut().for_each(|o| *o = crate::values::round_bf16(*o));
         }
-        out[c] = n * head.norm_w.get(c) * silu(z[c]);
+        let weights = &mut weights[..n];
+        head.norm_w.load(start, weights);
+        let whole = n - n % WIDTH;
+        for c in (0..whole).step_by(WIDTH) {
+            let scaled = isa.mul(isa.load(eight(out, c)), isa.load(eight(weights, c)));
+            isa.store(isa.mul(scaled, isa.silu(isa.load(eight(z, c)))), eight_mut(out, c));
+        }
+        for c in whole..n {
+            out[c] = out[c] * weights[c] * silu(z[c]);
+        }
     }
 }
 
@@ -106,17 +120,17 @@ fn strip<const W: usize>(
     y[column..column + W].copy_from_slice(&sum);
 }
 
-wide! {
+lanes! {
     /// One token of one value head. `q`, `k` are the conv outputs of its key head (`dk`), `v`, `z` have `dv`
     /// values, `a`, `b` are the head's scalars; `state` is `[dk][dv]`, updated in place; `scratch` holds
     /// [`step_scratch_len`] values; `out` has `dv`.
-    pub fn step_head [](head: &Head<'_>, q: &[f32], k: &[f32], v: &[f32], z: &[f32], a: f32, b: f32,
+    pub fn step_head [](isa; head: &Head<'_>, q: &[f32], k: &[f32], v: &[f32], z: &[f32], a: f32, b: f32,
                         state: &mut [f32], scratch: &mut [f32], out: &mut [f32]) {
         let (dk, dv) = (head.dk, head.dv);
         let (qn, rest) = scratch.split_at_mut(dk);
         let (kn, rest) = rest.split_at_mut(dk);
         let y = &mut rest[..dv];
-        normalise(&q[..dk], &k[..dk], qn, kn);
+        normalise(isa, &q[..dk], &k[..dk], qn, kn);
         let gates = (exp(log_decay(head, a)), sigmoid(b));
         let state = &mut state[..dk * dv];
         let mut column = 0;
@@ -128,7 +142,7 @@ wide! {
             strip::<1>(state, dv, column, (qn, kn), v, gates, y);
             column += 1;
         }
-        gated_norm(head, y, &z[..dv], &mut out[..dv]);
+        gated_norm(isa, head, y, &z[..dv], &mut out[..dv]);
     }
 }
 

@@ -14,7 +14,8 @@
 //! else; a last chunk may be short.
 
 use super::host::{CHUNK, Head, gated_norm, log_decay, normalise};
-use crate::values::{dot, exp, sigmoid, wide};
+use crate::lanes::{Isa, dot, lanes};
+use crate::values::{exp, sigmoid};
 
 /// The inputs of a segment of one value head; token t of a field starts at t times its stride.
 #[derive(Clone, Copy, Debug)]
@@ -126,13 +127,13 @@ fn add_scaled(to: &mut [f32], factor: f32, from: &[f32]) {
 
 /// Normalised q, k, and the gates of a chunk.
 #[inline(always)]
-fn load(head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_>) {
+fn load<I: Isa>(isa: I, head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_>) {
     let dk = head.dk;
     let mut total = 0.0;
     for i in 0..n {
         let at = (from + i) * s.qkv_stride;
         let range = i * dk..(i + 1) * dk;
-        normalise(&s.q[at..at + dk], &s.k[at..at + dk], &mut w.q[range.clone()], &mut w.k[range]);
+        normalise(isa, &s.q[at..at + dk], &s.k[at..at + dk], &mut w.q[range.clone()], &mut w.k[range]);
         let gate = (from + i) * s.ab_stride;
         total += log_decay(head, s.a[gate]);
         w.g[i] = total;
@@ -142,7 +143,7 @@ fn load(head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_
 
 /// v' of a chunk by forward substitution; `w.v` holds S^T k on entry.
 #[inline(always)]
-fn solve(head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_>) {
+fn solve<I: Isa>(isa: I, head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_>) {
     let (dk, dv) = (head.dk, head.dv);
     for i in 0..n {
         let (done, rest) = w.v.split_at_mut(i * dv);
@@ -153,7 +154,7 @@ fn solve(head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'
             *x = beta * (v - decay * *x);
         }
         for j in 0..i {
-            let kk = dot(&w.k[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
+            let kk = dot(isa, &w.k[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
             let factor = beta * kk * exp(w.g[i] - w.g[j]);
             add_scaled(row, -factor, &done[j * dv..(j + 1) * dv]);
         }
@@ -177,25 +178,25 @@ fn update_state(dk: usize, dv: usize, n: usize, w: &mut Work<'_>, state: &mut [f
     }
 }
 
-wide! {
+lanes! {
     /// A segment of one value head. Token 0 stands on the chunk grid. `state` is `[dk][dv]`, carried and
     /// updated; `scratch` holds [`chunk_scratch_len`] values; token t's output is the `dv` values at
     /// `out[t * out_stride ..]`.
-    pub fn chunk_head [](head: &Head<'_>, segment: &Segment<'_>, state: &mut [f32], scratch: &mut [f32],
+    pub fn chunk_head [](isa; head: &Head<'_>, segment: &Segment<'_>, state: &mut [f32], scratch: &mut [f32],
                          out: &mut [f32], out_stride: usize) {
         let (dk, dv) = (head.dk, head.dv);
         let state = &mut state[..dk * dv];
         let mut w = split_scratch(scratch, dk, dv);
         for from in (0..segment.n).step_by(CHUNK) {
             let n = CHUNK.min(segment.n - from);
-            load(head, segment, from, n, &mut w);
+            load(isa, head, segment, from, n, &mut w);
             product(w.k, state, n, dk, dv, w.v);
             product(w.q, state, n, dk, dv, w.y);
-            solve(head, segment, from, n, &mut w);
+            solve(isa, head, segment, from, n, &mut w);
             for i in 0..n {
                 let mix = &mut w.mix[i * CHUNK..i * CHUNK + i + 1];
                 for (j, m) in mix.iter_mut().enumerate() {
-                    let qk = dot(&w.q[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
+                    let qk = dot(isa, &w.q[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
                     *m = qk * exp(w.g[i] - w.g[j]);
                 }
                 let decay = exp(w.g[i]);
@@ -206,7 +207,7 @@ wide! {
                 }
                 let t = from + i;
                 let z = &segment.z[t * segment.z_stride..t * segment.z_stride + dv];
-                gated_norm(head, y, z, &mut out[t * out_stride..t * out_stride + dv]);
+                gated_norm(isa, head, y, z, &mut out[t * out_stride..t * out_stride + dv]);
             }
             update_state(dk, dv, n, &mut w, state);
         }

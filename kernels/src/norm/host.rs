@@ -5,99 +5,120 @@
 //! then two products an element (x by the factor, that by the weight). A NaN in the row makes the whole row
 //! NaN; an infinity makes that element NaN and the others 0.
 
-use crate::values::{Vector, bf16_from_f32, sum_squares, wide};
+use crate::lanes::{Isa, WIDTH, dot, eight, eight_mut, lanes};
+use crate::values::{Vector, bf16_from_f32};
+
+/// Weights widened at a time: the stored type is looked at once a block, the loops run over f32.
+pub(crate) const BLOCK: usize = 64;
 
 /// (mean(x^2) + eps)^-1/2 of a row.
 #[inline(always)]
-pub fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (sum_squares(x) / x.len() as f32 + eps).sqrt()
+pub(crate) fn inverse_rms<I: Isa>(isa: I, x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(isa, x, x) / x.len() as f32 + eps).sqrt()
 }
 
-/// The factor an element is multiplied by.
+/// `w_i = x_i * inverse * w_i`, or `* (1 + w_i)`.
 #[inline(always)]
-fn weight(w: &Vector<'_>, i: usize, plus_one: bool) -> f32 {
-    if plus_one { 1.0 + w.get(i) } else { w.get(i) }
-}
-
-#[inline(always)]
-fn scale_row(x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool, mut put: impl FnMut(usize, f32)) {
-    let inverse = inverse_rms(x, eps);
-    // One loop a stored type, so that each vectorises.
-    match *w {
-        Vector::F32(v) => {
-            let w = Vector::F32(&v[..x.len()]);
-            for (i, x) in x.iter().enumerate() {
-                put(i, x * inverse * weight(&w, i, plus_one));
-            }
-        }
-        Vector::Bf16(v) => {
-            let w = Vector::Bf16(&v[..x.len()]);
-            for (i, x) in x.iter().enumerate() {
-                put(i, x * inverse * weight(&w, i, plus_one));
-            }
-        }
-        Vector::F16(v) => {
-            let w = Vector::F16(&v[..x.len()]);
-            for (i, x) in x.iter().enumerate() {
-                put(i, x * inverse * weight(&w, i, plus_one));
-            }
-        }
+fn scale_block<I: Isa>(isa: I, x: &[f32], inverse: f32, plus_one: bool, w: &mut [f32]) {
+    let n = x.len();
+    let whole = n - n % WIDTH;
+    let (factor, offset) = (isa.splat(inverse), isa.splat(1.0));
+    for i in (0..whole).step_by(WIDTH) {
+        let stored = isa.load(eight(w, i));
+        let weight = if plus_one { isa.add(offset, stored) } else { stored };
+        let y = isa.mul(isa.mul(isa.load(eight(x, i)), factor), weight);
+        isa.store(y, eight_mut(w, i));
+    }
+    for i in whole..n {
+        w[i] = x[i] * inverse * if plus_one { 1.0 + w[i] } else { w[i] };
     }
 }
 
-wide! {
+/// Norms a row and hands it to `put(start, values)` block by block.
+#[inline(always)]
+fn scale_row<I: Isa>(
+    isa: I,
+    x: &[f32],
+    w: &Vector<'_>,
+    eps: f32,
+    plus_one: bool,
+    mut put: impl FnMut(usize, &[f32]),
+) {
+    let inverse = inverse_rms(isa, x, eps);
+    let mut block = [0.0f32; BLOCK];
+    for start in (0..x.len()).step_by(BLOCK) {
+        let x = &x[start..x.len().min(start + BLOCK)];
+        let block = &mut block[..x.len()];
+        w.load(start, block);
+        scale_block(isa, x, inverse, plus_one, block);
+        put(start, block);
+    }
+}
+
+/// Norm of one row in place.
+#[inline(always)]
+pub(crate) fn norm_in_place<I: Isa>(isa: I, x: &mut [f32], w: &Vector<'_>, eps: f32, plus_one: bool) {
+    let inverse = inverse_rms(isa, x, eps);
+    let mut block = [0.0f32; BLOCK];
+    for (i, x) in x.chunks_mut(BLOCK).enumerate() {
+        let block = &mut block[..x.len()];
+        w.load(i * BLOCK, block);
+        scale_block(isa, x, inverse, plus_one, block);
+        x.copy_from_slice(block);
+    }
+}
+
+#[inline(always)]
+fn round(x: &[f32], out: &mut [u16]) {
+    out.iter_mut().zip(x).for_each(|(o, x)| *o = bf16_from_f32(*x));
+}
+
+lanes! {
     /// Norm of one row into f32. `x`, `w` and `out` have one length.
-    pub fn rms_norm_row [](x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool, out: &mut [f32]) {
-        let out = &mut out[..x.len()];
-        scale_row(x, w, eps, plus_one, |i, y| out[i] = y);
+    pub fn rms_norm_row [](isa; x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool, out: &mut [f32]) {
+        scale_row(isa, x, w, eps, plus_one, |i, y| out[i..i + y.len()].copy_from_slice(y));
     }
 }
 
-wide! {
+lanes! {
     /// Norm of one row, rounded once to BF16 bits (nearest even): the matmul input of the `bf16` class.
-    pub fn rms_norm_row_bf16 [](x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool, out: &mut [u16]) {
-        let out = &mut out[..x.len()];
-        scale_row(x, w, eps, plus_one, |i, y| out[i] = bf16_from_f32(y));
+    pub fn rms_norm_row_bf16 [](isa; x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool, out: &mut [u16]) {
+        scale_row(isa, x, w, eps, plus_one, |i, y| round(y, &mut out[i..i + y.len()]));
     }
 }
 
-wide! {
+lanes! {
     /// Norm of one row into f32 and, rounded, into BF16 bits at once: a router reads the un-rounded row
     /// while the matmuls read the rounded one.
-    pub fn rms_norm_row_both [](x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool,
+    pub fn rms_norm_row_both [](isa; x: &[f32], w: &Vector<'_>, eps: f32, plus_one: bool,
                                 out: &mut [f32], rounded: &mut [u16]) {
-        let (out, rounded) = (&mut out[..x.len()], &mut rounded[..x.len()]);
-        scale_row(x, w, eps, plus_one, |i, y| {
-            out[i] = y;
-            rounded[i] = bf16_from_f32(y);
+        scale_row(isa, x, w, eps, plus_one, |i, y| {
+            out[i..i + y.len()].copy_from_slice(y);
+            round(y, &mut rounded[i..i + y.len()]);
         });
     }
 }
 
-wide! {
+lanes! {
     /// Norm of one row in place.
-    pub fn rms_norm_row_in_place [](x: &mut [f32], w: &Vector<'_>, eps: f32, plus_one: bool) {
-        let inverse = inverse_rms(x, eps);
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = *x * inverse * weight(w, i, plus_one);
-        }
+    pub fn rms_norm_row_in_place [](isa; x: &mut [f32], w: &Vector<'_>, eps: f32, plus_one: bool) {
+        norm_in_place(isa, x, w, eps, plus_one);
     }
 }
 
-wide! {
+lanes! {
     /// Adds `delta` to the residual row, then norms it: `residual += delta; out = norm(residual)`.
-    pub fn add_rms_norm_row [](delta: &[f32], residual: &mut [f32], w: &Vector<'_>, eps: f32,
+    pub fn add_rms_norm_row [](isa; delta: &[f32], residual: &mut [f32], w: &Vector<'_>, eps: f32,
                                plus_one: bool, out: &mut [f32]) {
         residual.iter_mut().zip(delta).for_each(|(r, d)| *r += d);
-        let out = &mut out[..residual.len()];
-        scale_row(residual, w, eps, plus_one, |i, y| out[i] = y);
+        scale_row(isa, residual, w, eps, plus_one, |i, y| out[i..i + y.len()].copy_from_slice(y));
     }
 }
 
-wide! {
+lanes! {
     /// Rounds a row to BF16 bits (nearest even).
-    pub fn round_row_bf16 [](x: &[f32], out: &mut [u16]) {
-        out.iter_mut().zip(x).for_each(|(o, x)| *o = bf16_from_f32(*x));
+    pub fn round_row_bf16 [](_isa; x: &[f32], out: &mut [u16]) {
+        round(x, out);
     }
 }
 

@@ -5,8 +5,9 @@
 //! rounded once, so it is the same whoever computes it. The rotation itself is f32: two products, the second
 //! joined by one fused add.
 
-use crate::norm::host::inverse_rms;
-use crate::values::{KvElem, Vector, round_bf16, wide};
+use crate::lanes::{Isa, lanes};
+use crate::norm::host::norm_in_place;
+use crate::values::{KvElem, Vector, round_bf16};
 
 /// Fills the cos and sin table of one position; `out` has `rotary_dims` values (an even number).
 ///
@@ -33,12 +34,8 @@ pub struct HeadNorm<'a> {
 }
 
 #[inline(always)]
-fn norm_head(head: &mut [f32], norm: &HeadNorm<'_>) {
-    let inverse = inverse_rms(head, norm.eps);
-    for (i, x) in head.iter_mut().enumerate() {
-        let w = norm.weight.get(i);
-        *x = *x * inverse * if norm.plus_one { 1.0 + w } else { w };
-    }
+fn norm_head<I: Isa>(isa: I, head: &mut [f32], norm: &HeadNorm<'_>) {
+    norm_in_place(isa, head, &norm.weight, norm.eps, norm.plus_one);
 }
 
 #[inline(always)]
@@ -53,12 +50,12 @@ fn rotate_head(head: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
-wide! {
+lanes! {
     /// Norms and rotates one q or k head in place. `cos_sin` has the rotary dimensions (0 for none); without
     /// `norm` the head is only rotated.
-    pub fn qk_row [](head: &mut [f32], norm: Option<&HeadNorm<'_>>, cos_sin: &[f32]) {
+    pub fn qk_row [](isa; head: &mut [f32], norm: Option<&HeadNorm<'_>>, cos_sin: &[f32]) {
         if let Some(norm) = norm {
-            norm_head(head, norm);
+            norm_head(isa, head, norm);
         }
         rotate_head(head, cos_sin);
     }
@@ -79,21 +76,21 @@ pub struct QkvLayer<'a> {
     pub round_q: bool,
 }
 
-wide! {
+lanes! {
     /// Prepares one row: raw q, k, v to rotated queries and cache slots.
     ///
     /// `q_raw` is `[heads][head_dim]`, or `[heads][q | gate]` when gated (the gate stays where it is, see
     /// [`gate_of`]); `q_out` is `[heads][head_dim]`; `k_raw`, `v_raw` are `[kv_heads][head_dim]`. `slot(h)`
     /// gives the key and value slots of KV head `h` for this position, each `head_dim` long. `scratch` holds
     /// `head_dim` values.
-    pub fn qkv_row [E: KvElem, S: SlotsOf<E>](layer: &QkvLayer<'_>, cos_sin: &[f32], q_raw: &[f32],
+    pub fn qkv_row [E: KvElem, S: SlotsOf<E>](isa; layer: &QkvLayer<'_>, cos_sin: &[f32], q_raw: &[f32],
             k_raw: &[f32], v_raw: &[f32], q_out: &mut [f32], slots: &mut S, scratch: &mut [f32]) {
         let d = layer.head_dim;
         let stride = if layer.gated { 2 * d } else { d };
         for (raw, out) in q_raw.chunks_exact(stride).zip(q_out.chunks_exact_mut(d)) {
             out.copy_from_slice(&raw[..d]);
             if let Some(norm) = &layer.q_norm {
-                norm_head(out, norm);
+                norm_head(isa, out, norm);
             }
             rotate_head(out, cos_sin);
             if layer.round_q {
@@ -104,7 +101,7 @@ wide! {
         for (h, (k, v)) in k_raw.chunks_exact(d).zip(v_raw.chunks_exact(d)).enumerate() {
             head.copy_from_slice(k);
             if let Some(norm) = &layer.k_norm {
-                norm_head(head, norm);
+                norm_head(isa, head, norm);
             }
             rotate_head(head, cos_sin);
             let (k_slot, v_slot) = slots.slots(h);
