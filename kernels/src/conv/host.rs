@@ -4,7 +4,7 @@
 //! first a plain product. Channels are independent, so any channel split and any segmentation give the same
 //! bits. A NaN or infinite input reaches the outputs of `taps` tokens in its channel and no other channel.
 
-use crate::lanes::{Isa, WIDTH, eight, eight_mut, lanes};
+use crate::lanes::{WIDTH, eight, eight_mut, lanes};
 use crate::values::Vector;
 
 /// Channels handled at once: inputs of a block stay in registers while the taps run.
@@ -25,6 +25,17 @@ pub struct Channels {
     pub count: usize,
 }
 
+/// Weights of a block, channel by channel, to tap by tap.
+#[inline(always)]
+fn by_tap<const T: usize>(stored: &[f32; BLOCK * MAX_TAPS], weights: &mut [[f32; BLOCK]; MAX_TAPS]) {
+    let stored = stored.as_chunks::<T>().0;
+    for j in 0..T {
+        for c in 0..BLOCK {
+            weights[j][c] = stored[c][j];
+        }
+    }
+}
+
 lanes! {
     /// Convolves a segment over a channel range.
     ///
@@ -41,9 +52,14 @@ lanes! {
             let mut weights = [[0.0f32; BLOCK]; MAX_TAPS];
             let mut stored = [0.0f32; BLOCK * MAX_TAPS];
             w.load((first + start) * taps, &mut stored[..width * taps]);
-            for (c, stored) in stored[..width * taps].chunks_exact(taps).enumerate() {
-                for j in 0..taps {
-                    weights[j][c] = stored[j];
+            match taps {
+                4 => by_tap::<4>(&stored, &mut weights),
+                _ => {
+                    for (c, stored) in stored[..width * taps].chunks_exact(taps).enumerate() {
+                        for j in 0..taps {
+                            weights[j][c] = stored[j];
+                        }
+                    }
                 }
             }
             let mut window = [[0.0f32; BLOCK]; MAX_TAPS];

@@ -14,7 +14,7 @@
 //! else; a last chunk may be short.
 
 use super::host::{CHUNK, Head, gated_norm, log_decay, normalise};
-use crate::lanes::{Isa, dot, lanes};
+use crate::lanes::{Isa, WIDTH, dot, eight, eight_mut, lanes};
 use crate::values::{exp, sigmoid};
 
 /// The inputs of a segment of one value head; token t of a field starts at t times its stride.
@@ -68,61 +68,95 @@ fn split_scratch<'a>(scratch: &'a mut [f32], dk: usize, dv: usize) -> Work<'a> {
     Work { q, k, v, y, mix, g, beta: &mut rest[..CHUNK] }
 }
 
-/// Columns of a register block in the small products.
-const COLUMNS: usize = 16;
-/// Rows of a register block.
+/// Vectors of columns in a register block of one row.
+const STRIP: usize = 8;
+/// Rows of a register block of the products.
 const ROWS: usize = 4;
+/// Its vectors of columns.
+const PAIR: usize = 2;
 
 /// `out[i] = sum_r x[i][r] m[r]` for `n` rows: x `[n][inner]`, m `[inner][width]`, out `[n][width]`.
 #[inline(always)]
-fn product(x: &[f32], m: &[f32], n: usize, inner: usize, width: usize, out: &mut [f32]) {
-    let mut i = 0;
-    while i < n {
-        let rows = if i + ROWS <= n { ROWS } else { 1 };
-        let mut c = 0;
-        while c < width {
-            let wide = c + COLUMNS <= width;
-            match (rows, wide) {
-                (ROWS, true) => block::<ROWS, COLUMNS>(x, m, i, c, inner, width, out),
-                (ROWS, false) => block::<ROWS, 1>(x, m, i, c, inner, width, out),
-                (_, true) => block::<1, COLUMNS>(x, m, i, c, inner, width, out),
-                (_, false) => block::<1, 1>(x, m, i, c, inner, width, out),
+fn product<I: Isa>(isa: I, x: &[f32], m: &[f32], inner: usize, width: usize, out: &mut [f32]) {
+    let block = PAIR * WIDTH;
+    let whole = width - width % block;
+    for (x, out) in x.chunks(ROWS * inner).zip(out.chunks_mut(ROWS * width)) {
+        if x.len() == ROWS * inner {
+            for c in (0..whole).step_by(block) {
+                rows_block(isa, x, m, c, inner, width, out);
             }
-            c += if wide { COLUMNS } else { 1 };
+            for (x, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(width)) {
+                out[whole..].fill(0.0);
+                combine_from(isa, whole, x, m, out);
+            }
+        } else {
+            for (x, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(width)) {
+                out.fill(0.0);
+                combine_from(isa, 0, x, m, out);
+            }
         }
-        i += rows;
+    }
+}
+
+/// [`ROWS`] rows of a product over [`PAIR`] vectors of columns.
+#[inline(always)]
+fn rows_block<I: Isa>(isa: I, x: &[f32], m: &[f32], c: usize, inner: usize, width: usize, out: &mut [f32]) {
+    let mut sum = [[isa.splat(0.0); PAIR]; ROWS];
+    let (x0, rest) = x.split_at(inner);
+    let (x1, rest) = rest.split_at(inner);
+    let (x2, x3) = rest.split_at(inner);
+    let factors = x0.iter().zip(x1).zip(x2.iter().zip(x3));
+    for (line, ((a, b), (c2, d))) in m.chunks_exact(width).zip(factors) {
+        let line = &line[c..c + PAIR * WIDTH];
+        let (low, high) = (isa.load(eight(line, 0)), isa.load(eight(line, WIDTH)));
+        let f = [isa.splat(*a), isa.splat(*b), isa.splat(*c2), isa.splat(*d)];
+        for i in 0..ROWS {
+            sum[i][0] = isa.fma(f[i], low, sum[i][0]);
+            sum[i][1] = isa.fma(f[i], high, sum[i][1]);
+        }
+    }
+    for i in 0..ROWS {
+        for n in 0..PAIR {
+            isa.store(sum[i][n], eight_mut(out, i * width + c + n * WIDTH));
+        }
+    }
+}
+
+/// `to[c] += sum_j factors[j] rows[j][c]` for columns from `column` on, one fused add a row in order.
+#[inline(always)]
+fn combine_from<I: Isa>(isa: I, column: usize, factors: &[f32], rows: &[f32], to: &mut [f32]) {
+    let width = to.len();
+    let mut c = column;
+    while c + STRIP * WIDTH <= width {
+        strip::<I, STRIP>(isa, c, factors, rows, to);
+        c += STRIP * WIDTH;
+    }
+    while c + WIDTH <= width {
+        strip::<I, 1>(isa, c, factors, rows, to);
+        c += WIDTH;
+    }
+    for c in c..width {
+        for (f, row) in factors.iter().zip(rows.chunks_exact(width)) {
+            to[c] = f.mul_add(row[c], to[c]);
+        }
     }
 }
 
 #[inline(always)]
-fn block<const R: usize, const W: usize>(
-    x: &[f32],
-    m: &[f32],
-    i: usize,
-    c: usize,
-    inner: usize,
-    width: usize,
-    out: &mut [f32],
-) {
-    let mut sum = [[0.0f32; W]; R];
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[(i + r) * inner..(i + r + 1) * inner]);
-    for (r, line) in m.chunks_exact(width).take(inner).enumerate() {
-        let line: &[f32; W] = line[c..].first_chunk().expect("the block lies inside the row");
-        for a in 0..R {
-            for l in 0..W {
-                sum[a][l] = rows[a][r].mul_add(line[l], sum[a][l]);
-            }
+fn strip<I: Isa, const N: usize>(isa: I, c: usize, factors: &[f32], rows: &[f32], to: &mut [f32]) {
+    let mut sum = [isa.splat(0.0); N];
+    for n in 0..N {
+        sum[n] = isa.load(eight(to, c + n * WIDTH));
+    }
+    for (f, row) in factors.iter().zip(rows.chunks_exact(to.len())) {
+        let (f, row) = (isa.splat(*f), &row[c..c + N * WIDTH]);
+        for n in 0..N {
+            sum[n] = isa.fma(f, isa.load(eight(row, n * WIDTH)), sum[n]);
         }
     }
-    for a in 0..R {
-        out[(i + a) * width + c..(i + a) * width + c + W].copy_from_slice(&sum[a]);
+    for n in 0..N {
+        isa.store(sum[n], eight_mut(to, c + n * WIDTH));
     }
-}
-
-/// `to += factor * from`.
-#[inline(always)]
-fn add_scaled(to: &mut [f32], factor: f32, from: &[f32]) {
-    to.iter_mut().zip(from).for_each(|(t, f)| *t = factor.mul_add(*f, *t));
 }
 
 /// Normalised q, k, and the gates of a chunk.
@@ -141,7 +175,7 @@ fn load<I: Isa>(isa: I, head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize,
     }
 }
 
-/// v' of a chunk by forward substitution; `w.v` holds S^T k on entry.
+/// v' of a chunk by forward substitution; `w.v` holds S^T k on entry. Leaves e^{G_i - G_j} in `w.mix`.
 #[inline(always)]
 fn solve<I: Isa>(isa: I, head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize, w: &mut Work<'_>) {
     let (dk, dv) = (head.dk, head.dv);
@@ -153,17 +187,24 @@ fn solve<I: Isa>(isa: I, head: &Head<'_>, s: &Segment<'_>, from: usize, n: usize
         for (x, v) in row.iter_mut().zip(&s.v[at..at + dv]) {
             *x = beta * (v - decay * *x);
         }
+        // e^{G_i - G_j} for the tokens so far, eight at a time; what lies beyond token i is not read.
+        let decays = &mut w.mix[i * CHUNK..(i + 1) * CHUNK];
+        let now = isa.splat(w.g[i]);
+        for j in (0..=i).step_by(WIDTH) {
+            isa.store(isa.exp(isa.sub(now, isa.load(eight(w.g, j)))), eight_mut(decays, j));
+        }
+        let mut factors = [0.0f32; CHUNK];
         for j in 0..i {
             let kk = dot(isa, &w.k[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
-            let factor = beta * kk * exp(w.g[i] - w.g[j]);
-            add_scaled(row, -factor, &done[j * dv..(j + 1) * dv]);
+            factors[j] = -(beta * kk * decays[j]);
         }
+        combine_from(isa, 0, &factors[..i], done, row);
     }
 }
 
 /// S <- e^{G_last} S + sum_i e^{G_last - G_i} k_i v'_i^T, tokens in order.
 #[inline(always)]
-fn update_state(dk: usize, dv: usize, n: usize, w: &mut Work<'_>, state: &mut [f32]) {
+fn update_state<I: Isa>(isa: I, dk: usize, dv: usize, n: usize, w: &mut Work<'_>, state: &mut [f32]) {
     let last = w.g[n - 1];
     let decay = exp(last);
     for i in 0..n {
@@ -172,9 +213,11 @@ fn update_state(dk: usize, dv: usize, n: usize, w: &mut Work<'_>, state: &mut [f
     }
     for (r, row) in state.chunks_exact_mut(dv).enumerate() {
         row.iter_mut().for_each(|s| *s *= decay);
+        let mut factors = [0.0f32; CHUNK];
         for i in 0..n {
-            add_scaled(row, w.k[i * dk + r], &w.v[i * dv..(i + 1) * dv]);
+            factors[i] = w.k[i * dk + r];
         }
+        combine_from(isa, 0, &factors[..n], w.v, row);
     }
 }
 
@@ -190,26 +233,24 @@ lanes! {
         for from in (0..segment.n).step_by(CHUNK) {
             let n = CHUNK.min(segment.n - from);
             load(isa, head, segment, from, n, &mut w);
-            product(w.k, state, n, dk, dv, w.v);
-            product(w.q, state, n, dk, dv, w.y);
+            product(isa, &w.k[..n * dk], state, dk, dv, w.v);
+            product(isa, &w.q[..n * dk], state, dk, dv, w.y);
             solve(isa, head, segment, from, n, &mut w);
             for i in 0..n {
                 let mix = &mut w.mix[i * CHUNK..i * CHUNK + i + 1];
                 for (j, m) in mix.iter_mut().enumerate() {
                     let qk = dot(isa, &w.q[i * dk..(i + 1) * dk], &w.k[j * dk..(j + 1) * dk]);
-                    *m = qk * exp(w.g[i] - w.g[j]);
+                    *m *= qk;
                 }
                 let decay = exp(w.g[i]);
                 let y = &mut w.y[i * dv..(i + 1) * dv];
                 y.iter_mut().for_each(|y| *y *= decay);
-                for (j, m) in mix.iter().enumerate() {
-                    add_scaled(y, *m, &w.v[j * dv..(j + 1) * dv]);
-                }
+                combine_from(isa, 0, mix, w.v, y);
                 let t = from + i;
                 let z = &segment.z[t * segment.z_stride..t * segment.z_stride + dv];
                 gated_norm(isa, head, y, z, &mut out[t * out_stride..t * out_stride + dv]);
             }
-            update_state(dk, dv, n, &mut w, state);
+            update_state(isa, dk, dv, n, &mut w, state);
         }
     }
 }
