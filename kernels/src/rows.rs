@@ -75,7 +75,10 @@ impl<'a> Sink<'a> {
                 round_row_bf16(simd, values, out);
             }
             Self::Q8(w) => {
-                assert!(column % 256 == 0 && values.len() % 256 == 0, "Q8 rows are stored in groups of 256");
+                assert!(
+                    column.is_multiple_of(256) && values.len().is_multiple_of(256),
+                    "Q8 rows are stored in groups of 256"
+                );
                 let start = row * (width / 256 * 276);
                 for (i, group) in values.chunks_exact(256).enumerate() {
                     let g = column / 256 + i;

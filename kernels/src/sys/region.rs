@@ -39,7 +39,7 @@ impl Region {
         use std::os::fd::AsRawFd;
         let file = std::fs::File::open(path)?;
         let end = offset.checked_add(bytes).ok_or(io::ErrorKind::InvalidInput)?;
-        if file.metadata()?.len() < end || offset % 4096 != 0 || bytes == 0 {
+        if file.metadata()?.len() < end || !offset.is_multiple_of(4096) || bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let len = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
