@@ -85,7 +85,7 @@ fn same_tensors(pack: &Pack, checkpoint: &Checkpoint) -> Result<bool, PackError>
     }
     for file in &pack.header.files {
         let mine = SIDE_FILES.iter().find(|(name, _)| *name == file.name);
-        if !mine.is_some_and(|(_, bytes)| blake3::hash(bytes).to_hex().as_str() == file.blake3) {
+        if mine.is_none_or(|(_, bytes)| blake3::hash(bytes).to_hex().as_str() != file.blake3) {
             return Ok(false);
         }
     }

@@ -110,10 +110,11 @@ impl Recipe {
 
     /// The format of a tensor of `class` in `layer` of `layers`.
     pub fn format(&self, class: &str, layer: Option<u16>, layers: usize) -> Result<Format, RecipeError> {
-        if let (Some(more), Some(layer)) = (&self.more_bits, layer) {
-            if more.classes.iter().any(|c| c == class) && has_more_bits(usize::from(layer), layers) {
-                return Ok(Format::from_name(&more.format).expect("parse checked the name"));
-            }
+        if let (Some(more), Some(layer)) = (&self.more_bits, layer)
+            && more.classes.iter().any(|c| c == class)
+            && has_more_bits(usize::from(layer), layers)
+        {
+            return Ok(Format::from_name(&more.format).expect("parse checked the name"));
         }
         let name = self.formats.get(class).or_else(|| self.formats.get("default"));
         let missing = || RecipeError::Missing { name: self.name.clone(), class: class.into() };

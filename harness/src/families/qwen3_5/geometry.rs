@@ -94,10 +94,10 @@ pub fn read(config: &Value) -> Result<Geometry, GeometryError> {
     ] {
         f.exactly(field, &want)?;
     }
-    if let Ok(gate) = f.get("output_gate_type") {
-        if gate != "swish" {
-            return Err(bad("output_gate_type", gate, "swish"));
-        }
+    if let Ok(gate) = f.get("output_gate_type")
+        && gate != "swish"
+    {
+        return Err(bad("output_gate_type", gate, "swish"));
     }
     let rope = Fields::new(f.get("rope_parameters")?, "rope_parameters");
     rope.exactly("rope_type", &json!("default"))?;
