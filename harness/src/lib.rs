@@ -8,6 +8,7 @@ pub mod builtin;
 pub mod checked;
 pub mod containers;
 pub mod engine;
+pub mod eval;
 pub mod families;
 pub mod instruments;
 pub mod manifest;

@@ -1,6 +1,8 @@
 //! The sparkpipe binary: one `match` over the commands.
-use clap::{Parser, Subcommand};
-use sparkpipe::commands::{qualify, serve};
+use clap::{CommandFactory, Parser, Subcommand};
+use sparkpipe::commands::{
+    completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, topologies,
+};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -16,21 +18,45 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Print what this machine has and name each predicate that fails.
+    Doctor(doctor::DoctorArgs),
+    /// List the built-in model, the known geometries and the recipes.
+    Models(models::ModelsArgs),
+    /// Write a checkpoint as a pack; show or verify a pack.
+    Pack(pack::PackArgs),
+    /// Print the bytes of a decode step from geometry and recipe, without weights.
+    Ledger(ledger::LedgerArgs),
+    /// Run an oracle folder against the answers of its reference.
+    Oracle(oracle::OracleArgs),
     /// Measure a model at every batch bucket and write receipts.
     Qualify(qualify::Qualify),
+    /// List, show, verify, export and compare receipts.
+    Receipts(receipts::ReceiptsArgs),
+    /// List, show and validate fabric files.
+    Topologies(topologies::TopologiesArgs),
     /// Serve a tuple that has a passing receipt.
     Serve(serve::Serve),
+    /// Print the completion script of a shell.
+    Completions(completions::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Pack(args) => pack::run(&args),
+        Command::Ledger(args) => ledger::run(&args),
+        Command::Oracle(args) => oracle::run(&args),
         Command::Qualify(args) => qualify::run(&args),
+        Command::Receipts(args) => receipts::run(&args),
+        Command::Topologies(args) => topologies::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
     };
     match done {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
             ExitCode::from(2)
         }
     }

@@ -1,4 +1,5 @@
 //! Safe wrappers over the operating system: the other rooms never see a raw pointer.
 
+pub mod disk;
 pub mod mmap;
 pub mod region;

@@ -2,11 +2,23 @@
 //!
 //! Each command is a clap `Args` struct with a `run` that returns an [`Exit`]. Facts go to standard output, one
 //! clear error line to standard error.
+pub mod completions;
+pub mod doctor;
+pub mod host;
 pub mod identity;
+pub mod ledger;
+pub mod models;
+pub mod oracle;
+pub mod pack;
 pub mod qualify;
+pub mod receipts;
 pub mod routes;
 pub mod serve;
 pub mod state;
+pub mod topologies;
+
+use anyhow::Result;
+use std::io::Write;
 
 /// How a command ends when it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,4 +42,18 @@ impl Exit {
     pub fn holds(holds: bool) -> Self {
         if holds { Self::Done } else { Self::Refused }
     }
+}
+
+/// Writes `text` to standard output. A reader that went away (`| head`) is no failure.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `value` as indented JSON and a newline.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }

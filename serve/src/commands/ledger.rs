@@ -1,0 +1,222 @@
+//! `ledger`: what a decode step of a geometry in a recipe must move, without any weights.
+//!
+//! One idea: the command plans the step as a device would run it and prints the plan's own accounts.
+use super::Exit;
+use super::host;
+use super::state::{self, Described};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use harness::families::{Model, Summary};
+use harness::recipe::Recipe;
+use kernels::numeric::NumericClass;
+use kernels::plan::Bucket;
+use ledger::{
+    Bytes, DeviceProfile, Format, PAGE_TOKENS, Report, RouteLimits, Routes, StepFacts, StepLedger, grouped,
+    render,
+};
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// Largest batch bucket.
+pub const MAX_BATCH: u64 = 1024;
+/// Largest context bucket in tokens.
+pub const MAX_CONTEXT: u64 = 1 << 20;
+/// Context where none is asked for.
+const DEFAULT_CONTEXT: u64 = 2048;
+/// Longest config.json read.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// Prints the bandwidth ledger of a decode step, from geometry and recipe, without weights.
+#[derive(Args, Debug)]
+pub struct LedgerArgs {
+    /// A known geometry, the built-in model, a pack or a checkpoint.
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    pub model: Option<String>,
+    /// Rows of the step; several are separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    pub batch: Vec<u64>,
+    /// Tokens in the cache of each row after the step; 2048, or the model's longest where that is less.
+    #[arg(long)]
+    pub context: Option<u64>,
+    /// Device whose last cache and rate are used: host, h200, gb10, rtx5090 or thor.
+    #[arg(long, default_value = "host")]
+    pub device: String,
+    /// Numeric class (f32, bf16, int8act); the recipe's own where none is given.
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Recipe: a built-in name or a TOML file; the model's own where none is given.
+    #[arg(long)]
+    pub recipe: Option<String>,
+    /// A config.json of a known family, in place of a model.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// table, csv, summary-csv, json, svg, svg-time or html.
+    #[arg(long, default_value = "table")]
+    pub format: String,
+    /// The same as `--format json`.
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Writes to a file in place of standard output.
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+    /// Recorded expert routes that price routed experts in place of the uniform expectation.
+    #[arg(long)]
+    pub routes: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &LedgerArgs) -> Result<Exit> {
+    let d = described(args)?;
+    let summary = d.model.summary();
+    let format: Format = if args.json { Format::Json } else { args.format.parse()? };
+    let class = class_of(args.class.as_deref(), d.recipe.numeric_class)?;
+    let longest = (summary.max_context as u64).min(MAX_CONTEXT);
+    let context = args.context.unwrap_or(DEFAULT_CONTEXT.min(longest));
+    in_range("--context", context, longest)?;
+    let routes = args.routes.as_deref().map(|path| read_routes(path, &summary)).transpose()?;
+    let batches = batches(&args.batch, routes.as_ref())?;
+    let device = device(&args.device)?;
+    let report = report(&d, class, device, &batches, context, routes.as_ref())?;
+    let mut text = render(&report, format)?;
+    if format == Format::Table {
+        text = format!("{}\n{text}", headline(&report, context));
+    }
+    match &args.output {
+        Some(path) => std::fs::write(path, text).with_context(|| path.display().to_string())?,
+        None => super::print(&text)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn described(args: &LedgerArgs) -> Result<Described> {
+    if let Some(path) = &args.config {
+        let text = state::read_text(path, MAX_CONFIG)?;
+        let config: serde_json::Value =
+            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let model = Model::from_config(&config).with_context(|| path.display().to_string())?;
+        let recipe = state::recipe(args.recipe.as_deref().unwrap_or("bf16"))?;
+        let folder = path.canonicalize().ok().and_then(|p| p.parent().map(state::checkpoint_name));
+        return Ok(Described { name: folder.unwrap_or_else(|| "model".into()), model, recipe });
+    }
+    state::describe(args.model.as_deref().unwrap_or(harness::builtin::NAME), args.recipe.as_deref())
+}
+
+/// The class called `name`, or `own`.
+pub fn class_of(name: Option<&str>, own: NumericClass) -> Result<NumericClass> {
+    let Some(name) = name else { return Ok(own) };
+    let known = NumericClass::ALL.map(NumericClass::name).join(", ");
+    NumericClass::from_name(name).with_context(|| format!("--class is '{name}'; known: {known}"))
+}
+
+fn in_range(field: &str, value: u64, limit: u64) -> Result<()> {
+    if (1..=limit).contains(&value) {
+        return Ok(());
+    }
+    bail!("{field} is {value}, the limit is 1 to {limit}")
+}
+
+fn batches(asked: &[u64], routes: Option<&Routes>) -> Result<Vec<u64>> {
+    let mut batches = asked.to_vec();
+    if let Some(routes) = routes {
+        let rows: Vec<u64> = routes.steps().filter_map(|s| routes.rows(s)).map(|r| r as u64).collect();
+        let (least, most) = (rows.iter().min(), rows.iter().max());
+        let (Some(&rows), true) = (most, least == most) else {
+            bail!("--routes: steps have {least:?} to {most:?} rows, a ledger needs one number of rows");
+        };
+        if batches.iter().any(|b| *b != rows) {
+            bail!("--batch is {batches:?}, but the steps of --routes have {rows} rows");
+        }
+        batches = vec![rows];
+    }
+    if batches.is_empty() {
+        batches.push(1);
+    }
+    batches.iter().try_for_each(|b| in_range("--batch", *b, MAX_BATCH))?;
+    Ok(batches)
+}
+
+fn read_routes(path: &Path, summary: &Summary) -> Result<Routes> {
+    let Some(moe) = summary.moe else { bail!("--routes: the model has no routed experts") };
+    let experts = u16::try_from(moe.experts).context("--routes: more experts than a routes file can name")?;
+    let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
+    let routes = Routes::read(BufReader::new(file), RouteLimits::new(experts))
+        .with_context(|| path.display().to_string())?;
+    if routes.layers().len() != moe.layers {
+        let have = routes.layers().len();
+        bail!(
+            "{}: routes of {have} layers, the model has {} with routed experts",
+            path.display(),
+            moe.layers
+        );
+    }
+    Ok(routes)
+}
+
+/// The device called `name`.
+pub fn device(name: &str) -> Result<DeviceProfile> {
+    if name == "host" {
+        return Ok(DeviceProfile::host(Bytes(host::last_cache().unwrap_or(0))));
+    }
+    let known: Vec<&str> = DeviceProfile::names().collect();
+    DeviceProfile::named(name)
+        .with_context(|| format!("--device is '{name}'; known: host, {}", known.join(", ")))
+}
+
+/// The bucket of a decode step of `batch` rows with `context` tokens each.
+pub fn decode_bucket(batch: u64, context: u64) -> Bucket {
+    let rows = batch as usize;
+    Bucket {
+        rows,
+        seqs: rows,
+        out_rows: rows,
+        context: context as usize,
+        pages: (batch * context.div_ceil(PAGE_TOKENS)) as usize,
+        slots: rows,
+        decode: true,
+    }
+}
+
+/// The step ledger of one batch, at the facts of uniform routing or of `routes`.
+fn step(
+    model: &Model,
+    recipe: &Recipe,
+    class: NumericClass,
+    facts: &StepFacts,
+    bucket: Bucket,
+    last_cache: Bytes,
+) -> Result<StepLedger> {
+    let plan = model.plan(&model.manifest(recipe)?, class, bucket)?;
+    Ok(StepLedger::evaluate(&plan.lines(), plan.launches.len(), facts, last_cache))
+}
+
+/// The report of `d` at each of `batches`.
+pub fn report(
+    d: &Described,
+    class: NumericClass,
+    device: DeviceProfile,
+    batches: &[u64],
+    context: u64,
+    routes: Option<&Routes>,
+) -> Result<Report> {
+    let summary = d.model.summary();
+    let weights = Bytes(d.model.manifest(&d.recipe)?.tensor_bytes());
+    let mut ledgers = BTreeMap::new();
+    for &batch in batches {
+        let base = summary.expected_facts(batch, context);
+        let facts = routes.map_or(base.clone(), |r| r.mean_facts(&base));
+        let bucket = decode_bucket(batch, context);
+        ledgers.insert(batch, step(&d.model, &d.recipe, class, &facts, bucket, device.last_cache)?);
+    }
+    Ok(Report::new(d.name.clone(), d.recipe.name.clone(), device, weights, ledgers))
+}
+
+/// The figures that people compare, exact to the byte.
+fn headline(report: &Report, context: u64) -> String {
+    let mut out = format!("{:<14} {} B\n", "weights", grouped(report.weights.0));
+    for s in report.summary() {
+        let (label, bytes, gb) = ("active bytes", grouped(s.active.0), s.active.gb());
+        out += &format!("{label:<14} {bytes} B ({gb:.4} GB) at B{}, context {context}\n", s.batch);
+    }
+    out
+}

@@ -1,0 +1,92 @@
+//! `oracle`: a checkpoint against the answers of an independent implementation.
+use super::ledger::class_of;
+use super::state::{self};
+use super::{Exit, print, print_json};
+use anyhow::{Result, bail};
+use clap::Args;
+use harness::eval::{self, EvalResult};
+use harness::oracle::{self, OracleResult};
+use kernels::numeric::NumericClass;
+use std::path::PathBuf;
+
+/// Runs an oracle folder: logits, greedy continuations and layer traces against its reference.
+#[derive(Args, Debug)]
+pub struct OracleArgs {
+    /// Folder with a checkpoint and expected.safetensors.
+    pub dir: PathBuf,
+    /// Device: host or cuda.
+    #[arg(long, default_value = "host")]
+    pub device: String,
+    /// Numeric class: f32, bf16 or int8act.
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Threads; all there are where none is given.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Answers the questions of the folder's eval.jsonl in place of the oracle.
+    #[arg(long)]
+    pub eval: bool,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &OracleArgs) -> Result<Exit> {
+    match args.device.as_str() {
+        "host" => {}
+        "cuda" => bail!("device 'cuda': this build holds no CUDA device; only the host device runs oracles"),
+        other => bail!("--device is '{other}'; known: host, cuda"),
+    }
+    let class = class_of(args.class.as_deref(), NumericClass::F32)?;
+    let threads = state::threads(args.threads)?;
+    if args.eval {
+        let result = eval::run_folder(&args.dir, class, threads, state::simd())?;
+        if args.json {
+            print_json(&result)?
+        } else {
+            print(&answers(&result))?
+        }
+        return Ok(Exit::holds(result.exact == result.questions));
+    }
+    let result = oracle::run(&args.dir, class, threads, state::simd())?;
+    if args.json {
+        let mut value = serde_json::to_value(&result)?;
+        value["passed"] = result.passed().into();
+        value["max_abs"] = result.max_abs().into();
+        print_json(&value)?;
+    } else {
+        print(&table(&result))?;
+    }
+    Ok(Exit::holds(result.passed()))
+}
+
+fn table(r: &OracleResult) -> String {
+    let mut out = format!("{} ({}) in {}, tolerance {}\n", r.name, r.family, r.class, r.tolerance);
+    out += "prompt  tokens     max abs          KL  greedy\n";
+    for p in &r.prompts {
+        let greedy = match p.first_divergence {
+            None => "equal".to_owned(),
+            Some((step, None)) => format!("differs at {step}"),
+            Some((step, Some(margin))) => format!("differs at {step} (margin {margin:.4})"),
+        };
+        out +=
+            &format!("{:>6}  {:>6}  {:>10.3e}  {:>10.3e}  {greedy}\n", p.prompt, p.tokens, p.max_abs, p.kl);
+        if let Some((trace, worst)) = &p.first_trace {
+            out += &format!("        first trace beyond tolerance: {trace}, {worst:.3e}\n");
+        }
+    }
+    out + &format!("{}: max abs {:.3e}\n", if r.passed() { "passed" } else { "FAILED" }, r.max_abs())
+}
+
+fn answers(r: &EvalResult) -> String {
+    let mut out = String::new();
+    for d in &r.differences {
+        out += &format!(
+            "question {}: token {} is {}, the reference has {} (top-2 gap {:.4}): {}\n",
+            d.question, d.at, d.have, d.want, d.gap, d.text
+        );
+    }
+    let rate = 100.0 * r.exact as f64 / r.questions as f64;
+    out + &format!("{} of {} answers exact ({rate:.2} %) in {}\n", r.exact, r.questions, r.class)
+}
