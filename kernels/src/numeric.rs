@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How a plan rounds. Parity of results is claimed only inside one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "lowercase")]
 pub enum NumericClass {
     /// The oracle class: inputs of matrix products, KV and accumulation in f32.
     F32,

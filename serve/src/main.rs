@@ -1,7 +1,7 @@
 //! The sparkpipe binary: one `match` over the commands.
 use clap::{CommandFactory, Parser, Subcommand};
 use sparkpipe::commands::{
-    completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, topologies,
+    completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth, topologies,
 };
 use std::process::ExitCode;
 
@@ -24,6 +24,8 @@ enum Command {
     Models(models::ModelsArgs),
     /// Write a checkpoint as a pack; show or verify a pack.
     Pack(pack::PackArgs),
+    /// Write a checkpoint of a known geometry with made-up weights.
+    Synth(synth::SynthArgs),
     /// Print the bytes of a decode step from geometry and recipe, without weights.
     Ledger(ledger::LedgerArgs),
     /// Run an oracle folder against the answers of its reference.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Synth(args) => synth::run(&args),
         Command::Ledger(args) => ledger::run(&args),
         Command::Oracle(args) => oracle::run(&args),
         Command::Qualify(args) => qualify::run(&args),

@@ -31,7 +31,7 @@ pub enum GeometryError {
         value: String,
     },
     /// The family has no form in this container.
-    #[error("family '{family}' is not read from {container}")]
+    #[error("family '{family}' has no {container} form here")]
     Container {
         /// Family.
         family: &'static str,

@@ -132,6 +132,10 @@ pub trait Family: Sized {
     fn from_config(config: &serde_json::Value) -> Result<Self, GeometryError>;
     /// Geometry from GGUF metadata.
     fn from_gguf(metadata: &Metadata) -> Result<Self, GeometryError>;
+    /// Metadata of a GGUF file of this geometry, without its vocabulary.
+    fn to_gguf(&self) -> Result<Metadata, GeometryError> {
+        Err(GeometryError::Container { family: Self::NAME, container: "GGUF" })
+    }
     /// Tensors in consumption order.
     fn tensors(&self) -> Vec<TensorSpec>;
     /// What common rooms may know.
@@ -192,6 +196,11 @@ macro_rules! families {
             /// Name of the family.
             pub fn family(&self) -> &'static str {
                 match self { $(Self::$variant(_) => <$geometry>::NAME),+ }
+            }
+
+            /// Metadata of a GGUF file of this geometry, without its vocabulary.
+            pub fn to_gguf(&self) -> Result<Metadata, GeometryError> {
+                match self { $(Self::$variant(g) => g.to_gguf()),+ }
             }
 
             /// Tensors in consumption order.

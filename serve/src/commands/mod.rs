@@ -15,6 +15,7 @@ pub mod receipts;
 pub mod routes;
 pub mod serve;
 pub mod state;
+pub mod synth;
 pub mod topologies;
 
 use anyhow::Result;

@@ -1,5 +1,5 @@
 //! Geometry of the family, from config.json or GGUF metadata.
-use crate::containers::Metadata;
+use crate::containers::{MetaValue, Metadata};
 use crate::families::config::{Fields, GeometryError, gguf_number, gguf_size};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -99,6 +99,34 @@ pub fn from_gguf(metadata: &Metadata) -> Result<Geometry, GeometryError> {
         norm_topk: true,
         max_context: size("context_length")?,
     })
+}
+
+/// The keys that [`from_gguf`] reads, and those that other readers of the format need.
+pub fn to_gguf(g: &Geometry) -> Metadata {
+    let mut meta = Metadata::default();
+    let text = |s: &str| MetaValue::String(s.to_owned());
+    meta.insert("general.architecture", text("qwen3moe"));
+    meta.insert("general.name", text("synthetic"));
+    meta.insert("general.quantization_version", MetaValue::U32(2));
+    for (key, value) in [
+        ("embedding_length", g.hidden),
+        ("block_count", g.layers),
+        ("context_length", g.max_context),
+        ("feed_forward_length", g.width * g.top_k),
+        ("attention.head_count", g.heads),
+        ("attention.head_count_kv", g.kv_heads),
+        ("attention.key_length", g.head_dim),
+        ("attention.value_length", g.head_dim),
+        ("expert_count", g.experts),
+        ("expert_used_count", g.top_k),
+        ("expert_feed_forward_length", g.width),
+    ] {
+        meta.insert(format!("qwen3moe.{key}"), MetaValue::U32(value as u32)); // sizes are at most 2^21
+    }
+    meta.insert("qwen3moe.rope.freq_base", MetaValue::F32(g.theta as f32));
+    meta.insert("qwen3moe.attention.layer_norm_rms_epsilon", MetaValue::F32(g.eps));
+    meta.insert("tokenizer.ggml.pre", text("qwen2"));
+    meta
 }
 
 fn check(g: Geometry) -> Result<Geometry, GeometryError> {

@@ -27,6 +27,10 @@ impl Family for Geometry {
         geometry::from_gguf(metadata)
     }
 
+    fn to_gguf(&self) -> Result<Metadata, GeometryError> {
+        Ok(geometry::to_gguf(self))
+    }
+
     fn tensors(&self) -> Vec<TensorSpec> {
         tensors::list(self)
     }
