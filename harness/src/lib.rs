@@ -16,6 +16,7 @@ pub mod oracle;
 pub mod pack;
 pub mod qualify;
 pub mod recipe;
+pub mod replay;
 pub mod sampler;
 pub mod synth;
 pub mod text;

@@ -90,11 +90,13 @@ fn flow(plan: &Plan, max: &StepFacts, faults: &mut Vec<PlanFault>) {
     let mut unread: BTreeMap<BufId, usize> = BTreeMap::new();
     for (index, launch) in plan.launches.iter().enumerate() {
         let accesses = || launch.parts.iter().flat_map(|p| &p.accesses);
-        // A launch may read back what it wrote itself only where it declares the write too (updates).
+        // Routing has two phases: its rows write the choices, then one item groups them. It alone may read what
+        // it wrote itself; any other update needs an earlier writer and a later reader.
+        let own = |buf: BufId, d: Direction| accesses().any(|o| o.buf == buf && o.direction == d);
+        let routes = matches!(launch.op, crate::launch::Op::Route(_));
         for a in accesses().filter(|a| a.direction == Direction::Read) {
             let b = plan.buffer(a.buf);
-            let own = accesses().any(|o| o.buf == a.buf && o.direction == Direction::Write);
-            let two_phase = matches!(launch.op, crate::launch::Op::Route(_)) && own;
+            let two_phase = routes && own(a.buf, Direction::Write);
             if b.arena == Arena::Scratch && !written.contains(&a.buf) && !two_phase {
                 faults.push(PlanFault::ReadBeforeWrite {
                     launch: index,
@@ -113,7 +115,7 @@ fn flow(plan: &Plan, max: &StepFacts, faults: &mut Vec<PlanFault>) {
             }
             if a.direction == Direction::Write {
                 written.insert(a.buf);
-                if b.arena == Arena::Scratch {
+                if b.arena == Arena::Scratch && !(routes && own(a.buf, Direction::Read)) {
                     unread.insert(a.buf, index);
                 }
             }

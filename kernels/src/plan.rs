@@ -180,7 +180,9 @@ impl PlanBuilder {
 
     fn placed(&mut self, name: String, arena: Arena, class: TrafficClass, bytes: u64) -> BufId {
         let offset = self.next[arena as usize];
-        self.next[arena as usize] = (offset + bytes).next_multiple_of(BUFFER_ALIGN);
+        // Saturates: a plan beyond 2^64 bytes is refused by its builder, which compares the arenas with a limit.
+        self.next[arena as usize] =
+            offset.saturating_add(bytes).min(u64::MAX - BUFFER_ALIGN).next_multiple_of(BUFFER_ALIGN);
         self.push(name, arena, class, bytes, offset)
     }
 

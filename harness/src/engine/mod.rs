@@ -325,16 +325,32 @@ impl Engine {
 
     /// Runs the staged step launch by launch, calling `after(plan, index, memory)` behind each.
     pub fn run_each(&mut self, after: &mut dyn FnMut(&Plan, usize, &Memory)) -> Result<(), EngineError> {
+        self.run_with(&mut |_, _, _, _| false, after)
+    }
+
+    /// As [`Self::run_each`]; where `replace(plan, memory, index, shape)` is true it stood in for the launch.
+    pub fn run_with(
+        &mut self,
+        replace: &mut dyn FnMut(&Plan, &Memory, usize, StepShape) -> bool,
+        after: &mut dyn FnMut(&Plan, usize, &Memory),
+    ) -> Result<(), EngineError> {
         let shape = self.shape();
         let plan = match self.last {
             Phase::Decode => &self.plans.decode,
             Phase::Prefill => &self.plans.prefill,
         };
         for (index, launch) in plan.launches.iter().enumerate() {
-            self.device.launch(plan, &self.memory, shape, index, launch)?;
+            if !replace(plan, &self.memory, index, shape) {
+                self.device.launch(plan, &self.memory, shape, index, launch)?;
+            }
             after(plan, index, &self.memory);
         }
         Ok(())
+    }
+
+    /// Which plan the staged or last step belongs to.
+    pub fn phase(&self) -> Phase {
+        self.last
     }
 
     fn shape(&self) -> StepShape {

@@ -13,6 +13,9 @@ use kernels::{argmax, attend, embed, fold, rope, route};
 use ledger::{Feature, PAGE_TOKENS, TrafficClass};
 use std::collections::BTreeMap;
 
+/// Largest arena a plan may ask for: the user half of a 48-bit address space.
+const MAX_ARENA: u64 = 1 << 47;
+
 /// A plan in the making, with the residual stream and the scratch names it reuses.
 pub struct Blocks<'a> {
     /// The builder.
@@ -415,6 +418,12 @@ impl<'a> Blocks<'a> {
         self.b.launch(Op::Linear(Linear { x, kind, rows: Feature::OutRows, parts: vec![part] }));
         let (logits, vocab, chosen) = (self.io.logits, w.n, self.io.chosen);
         self.b.launch(Op::Argmax(argmax::Argmax { logits, vocab, chosen }));
-        Ok(self.b.finish(self.io))
+        let plan = self.b.finish(self.io);
+        match plan.arena_bytes.into_iter().max() {
+            Some(value) if value > MAX_ARENA => {
+                Err(PlanError::Limit { field: "arena bytes", value, limit: MAX_ARENA })
+            }
+            _ => Ok(plan),
+        }
     }
 }

@@ -56,6 +56,9 @@ pub struct Fields<'a> {
 /// Largest size a geometry field may have: far above any model, far below overflow of products of three.
 const MAX_FIELD: u64 = 1 << 21;
 
+/// Most layers a model may have: ten times the deepest known, and layer indices stay far inside 16 bits.
+pub const MAX_LAYERS: usize = 1024;
+
 impl<'a> Fields<'a> {
     /// A reader of `object`, whose fields are reported as `path.field`.
     pub fn new(object: &'a Json, path: &'a str) -> Self {

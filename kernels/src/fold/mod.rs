@@ -7,6 +7,9 @@ use crate::buffer::BufId;
 use ledger::{Amount, Feature};
 use serde::Serialize;
 
+/// Most experts a token may have: the pair indices of a row live on the stack.
+pub const MAX_TOP_K: usize = 64;
+
 /// `residual[r] += sum_s weights[r, s] * y[r * top_k + s]`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fold {

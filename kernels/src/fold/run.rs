@@ -1,16 +1,16 @@
 //! Host launch of the fold: one row an item.
-use super::{Fold, host};
+use super::{Fold, MAX_TOP_K, host};
 use crate::host::device::Ctx;
-
-/// Most experts a token may have: the pair indices of a row live on the stack.
-const MAX_TOP_K: usize = 64;
 
 /// Runs the launch.
 pub fn run(o: &Fold, ctx: &mut Ctx<'_>) -> Result<(), String> {
     let (views, simd) = (ctx.views, ctx.simd);
     let (y, weights) = (views.rd::<f32>(o.y), views.rd::<f32>(o.weights));
     let residual = views.rw::<f32>(o.residual);
-    let k = o.top_k.min(MAX_TOP_K);
+    let k = o.top_k;
+    if k > MAX_TOP_K {
+        return Err(format!("top_k is {k}, the limit is {MAX_TOP_K}"));
+    }
     let mut pairs = [0u32; MAX_TOP_K];
     pairs.iter_mut().enumerate().for_each(|(i, p)| *p = i as u32);
     ctx.rows(ctx.shape.rows, o.hidden * k, |r, _| {

@@ -1,5 +1,5 @@
 //! Geometry of the family, read from config.json (`text_config` when it is nested).
-use crate::families::config::{Fields, GeometryError};
+use crate::families::config::{Fields, GeometryError, MAX_LAYERS};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -130,6 +130,9 @@ fn layers(f: &Fields<'_>) -> Result<Vec<LayerKind>, GeometryError> {
     let layers: Vec<LayerKind> = serde_json::from_value(value.clone())
         .map_err(|e| bad("layer_types", e, "a list of linear_attention and full_attention"))?;
     let count = f.size("num_hidden_layers")?;
+    if count > MAX_LAYERS {
+        return Err(bad("num_hidden_layers", count, &format!("at most {MAX_LAYERS}")));
+    }
     if layers.len() != count {
         return Err(bad("layer_types", layers.len(), &format!("{count} entries (num_hidden_layers)")));
     }

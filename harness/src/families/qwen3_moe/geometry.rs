@@ -1,6 +1,7 @@
 //! Geometry of the family, from config.json or GGUF metadata.
 use crate::containers::{MetaValue, Metadata};
-use crate::families::config::{Fields, GeometryError, gguf_number, gguf_size};
+use crate::families::config::{Fields, GeometryError, MAX_LAYERS, gguf_number, gguf_size};
+use kernels::fold::MAX_TOP_K;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -141,8 +142,12 @@ fn check(g: Geometry) -> Result<Geometry, GeometryError> {
     if g.head_dim % 16 != 0 || g.head_dim > 512 {
         return Err(bad("head_dim", g.head_dim, "a multiple of 16 up to 512"));
     }
-    if g.top_k > g.experts {
-        return Err(bad("num_experts_per_tok", g.top_k, "at most num_experts"));
+    if g.top_k > g.experts || g.top_k > MAX_TOP_K {
+        let expected = format!("at most num_experts = {} and at most {MAX_TOP_K}", g.experts);
+        return Err(bad("num_experts_per_tok", g.top_k, &expected));
+    }
+    if g.layers > MAX_LAYERS {
+        return Err(bad("num_hidden_layers", g.layers, &format!("at most {MAX_LAYERS}")));
     }
     Ok(g)
 }
