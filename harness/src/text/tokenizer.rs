@@ -99,7 +99,7 @@ impl Tokenizer {
             return Err(TextError::Unsupported { field: "tokenizer.ggml.model", value, known });
         }
         let table: BTreeMap<String, PreTokenizer> =
-            serde_json::from_str(include_str!("pretokenizers.json")).map_err(parse)?;
+            serde_json::from_str(include_str!("../families/pretokenizers.json")).map_err(parse)?;
         let pre = meta.str("tokenizer.ggml.pre")?;
         let pre = table.get(pre).ok_or_else(|| TextError::Unsupported {
             field: "tokenizer.ggml.pre",

@@ -9,8 +9,9 @@ const FAMILIES: [&str; 9] =
 const PEERS: [&str; 4] = ["llama.cpp", "llama-cpp", "llama_cpp", "llama-bench"];
 
 /// Places where families are at home: their folder, data, fixtures, prose.
-const AT_HOME: [&str; 8] = [
+const AT_HOME: [&str; 9] = [
     "harness/src/families/",
+    "harness/builtin/",
     "harness/models/",
     "harness/oracles/",
     "harness/recipes/",
