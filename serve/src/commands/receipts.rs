@@ -44,7 +44,7 @@ pub enum Action {
     /// Writes the step receipts as a table.
     Export {
         /// As CSV: the one form there is.
-        #[arg(long, required = true)]
+        #[arg(long)]
         csv: bool,
         /// Writes to a file in place of standard output.
         #[arg(short, long)]
