@@ -1,0 +1,155 @@
+//! The built binary: exit codes, messages, and JSON where facts are printed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sparkpipe(home: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sparkpipe"))
+        .args(args)
+        .env("SPARKPIPE_HOME", home)
+        .output()
+        .expect("the binary starts")
+}
+
+fn text(output: &Output) -> (String, String) {
+    let of = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (of(&output.stdout), of(&output.stderr))
+}
+
+/// Runs and returns standard output; the exit code must be `code`.
+fn run(home: &Path, code: i32, args: &[&str]) -> String {
+    let output = sparkpipe(home, args);
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
+    out
+}
+
+fn json(home: &Path, code: i32, args: &[&str]) -> Value {
+    serde_json::from_str(&run(home, code, args)).expect("JSON on standard output")
+}
+
+/// Runs what must fail with exit code 2 and one line that holds `says`.
+fn refuse(home: &Path, args: &[&str], says: &str) {
+    let output = sparkpipe(home, args);
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}\n{out}\n{err}");
+    assert!(out.is_empty(), "{args:?}: {out}");
+    assert!(err.contains(says) && err.lines().count() == 1, "{args:?}: {err}");
+    assert!(!err.contains("panicked"), "{err}");
+}
+
+fn folder(relative: &str) -> String {
+    format!("{}/../{relative}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn usage_errors_are_two_and_help_is_zero() {
+    let home = tempfile::tempdir().unwrap();
+    for args in [&[][..], &["no-such-command"], &["ledger", "--no-such-flag"], &["pack"]] {
+        assert_eq!(sparkpipe(home.path(), args).status.code(), Some(2), "{args:?}");
+    }
+    assert!(run(home.path(), 0, &["--help"]).contains("ledger"));
+    assert!(run(home.path(), 0, &["completions", "bash"]).contains("sparkpipe"));
+}
+
+#[test]
+fn the_ledger_prints_the_published_figures() {
+    let home = tempfile::tempdir().unwrap();
+    let dense = run(home.path(), 0, &["ledger", "qwen3_6_27b", "--batch", "1"]);
+    assert!(dense.contains("53,791,996,928") && dense.contains("51,249,210,368"), "{dense}");
+    let experts = run(home.path(), 0, &["ledger", "qwen3_30b_a3b", "--batch", "1,8", "--device", "gb10"]);
+    assert!(experts.contains("18,550,716,416") && experts.contains("(1.9196 GB) at B1"), "{experts}");
+    let all = json(home.path(), 0, &["ledger", "whatis-9m", "--json"]);
+    assert_eq!(all["report"]["weights"], 17_909_312);
+    let config = folder("harness/oracles/qwen3_6_27b/config.json");
+    assert!(run(home.path(), 0, &["ledger", "--config", &config, "--recipe", "bf16"]).contains("weights"));
+}
+
+#[test]
+fn the_ledger_refuses_what_it_does_not_know() {
+    let home = tempfile::tempdir().unwrap();
+    let ledger = |extra: &[&'static str]| [&["ledger", "qwen3_6_27b"][..], extra].concat();
+    refuse(home.path(), &["ledger", "no-such-model"], "no model is called 'no-such-model'");
+    refuse(home.path(), &ledger(&["--batch", "0"]), "--batch is 0");
+    refuse(home.path(), &ledger(&["--context", "999999999"]), "--context is 999999999");
+    refuse(home.path(), &ledger(&["--class", "fp3"]), "--class is 'fp3'");
+    refuse(home.path(), &ledger(&["--device", "abacus"]), "--device is 'abacus'");
+    refuse(home.path(), &ledger(&["--recipe", "q1"]), "no recipe is called 'q1'");
+    refuse(home.path(), &ledger(&["--format", "xml"]), "xml");
+    refuse(home.path(), &ledger(&["--routes", "/no/such/file"]), "no routed experts");
+}
+
+#[test]
+fn oracles_pass_fail_or_say_what_is_missing() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["harness/oracles/qwen3_6_27b", "harness/oracles/qwen3_30b_a3b", "harness/builtin"] {
+        let result = json(home.path(), 0, &["oracle", &folder(name), "--json", "--threads", "2"]);
+        assert_eq!(result["passed"], true, "{name}: {result}");
+    }
+    refuse(home.path(), &["oracle", "/no/such/folder"], "/no/such/folder");
+    refuse(home.path(), &["oracle", &folder("harness/builtin"), "--device", "cuda"], "no CUDA device");
+}
+
+#[test]
+fn packs_are_written_shown_and_verified_and_damage_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let pack = home.path().join("x.pack").to_string_lossy().into_owned();
+    run(home.path(), 0, &["pack", "whatis-9m", "-o", &pack]);
+    assert_eq!(json(home.path(), 0, &["pack", "show", &pack, "--json"])["header"]["name"], "whatis-9m");
+    assert_eq!(json(home.path(), 0, &["pack", "verify", &pack, "--json"])["sound"], true);
+    let mut bytes = std::fs::read(&pack).unwrap();
+    let last = bytes.len() / 2;
+    bytes[last] ^= 1;
+    std::fs::write(&pack, bytes).unwrap();
+    let verdict = json(home.path(), 1, &["pack", "verify", &pack, "--json"]);
+    assert!(verdict["fault"]["field"].is_string(), "{verdict}");
+    refuse(home.path(), &["pack", "verify", &folder("README.md")], "not a pack");
+}
+
+#[test]
+fn machine_models_and_topologies_are_json_too() {
+    let home = tempfile::tempdir().unwrap();
+    let models = json(home.path(), 0, &["models", "--json"]);
+    assert_eq!(models["models"][0]["name"], "whatis-9m");
+    let doctor = sparkpipe(home.path(), &["doctor", "--json"]);
+    let facts: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let failed =
+        facts["predicates"].as_array().unwrap().iter().any(|p| p["required"] == true && p["holds"] == false);
+    assert_eq!(doctor.status.code(), Some(i32::from(failed)), "{facts}");
+    let dual = json(home.path(), 0, &["topologies", "show", "dual_switch_dual_rail", "--json"]);
+    assert_eq!(dual["runnable"], false);
+    let single = folder("topologies/fabrics/single_switch_single_rail.toml");
+    let facts = json(home.path(), 0, &["topologies", "validate", &single, "--nodes", "16", "--json"]);
+    assert_eq!(facts["totals"]["memory_bytes"], 2_048_000_000_000u64);
+    refuse(home.path(), &["topologies", "validate", &single, "--nodes", "17"], "17");
+}
+
+#[test]
+fn an_empty_store_is_sound_and_holds_no_receipt() {
+    let home = tempfile::tempdir().unwrap();
+    assert_eq!(json(home.path(), 0, &["receipts", "list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(json(home.path(), 0, &["receipts", "verify", "--json"])["sound"], true);
+    assert!(run(home.path(), 0, &["receipts", "export", "--csv"]).starts_with("id,"));
+    assert!(json(home.path(), 0, &["receipts", "schema"]).is_object());
+    refuse(home.path(), &["receipts", "show", "abc"], "0 receipts");
+    std::fs::create_dir_all(home.path().join("receipts")).unwrap();
+    std::fs::write(home.path().join("receipts/receipts.jsonl"), "{}\n").unwrap();
+    run(home.path(), 1, &["receipts", "verify"]);
+}
+
+#[test]
+fn synthetic_checkpoints_of_both_containers_open_again() {
+    let home = tempfile::tempdir().unwrap();
+    let file = |name: &str| home.path().join(name).to_string_lossy().into_owned();
+    let (gguf, safe) = (file("a.gguf"), file("model.safetensors"));
+    let small = ["--layers", "2", "--experts", "8", "--hidden", "256", "--width", "256", "--vocab", "512"];
+    run(home.path(), 0, &[&["synth", "qwen3_30b_a3b", "-o", &gguf][..], &small].concat());
+    let shown = json(home.path(), 0, &["pack", &gguf, "-o", &file("a.pack"), "--json"]);
+    assert_eq!(shown["header"]["manifest"]["entries"].as_array().unwrap().len(), 2 * 12 + 3);
+    run(home.path(), 0, &["synth", "whatis-9m", "--layers", "4", "-o", &safe]);
+    run(home.path(), 0, &["pack", &safe, "-o", &file("b.pack")]);
+    refuse(home.path(), &["synth", "whatis-9m", "-o", &file("c.gguf")], "no GGUF form");
+    refuse(home.path(), &["synth", "whatis-9m", "--scale", "2", "-o", &gguf], "--scale is 2");
+}
