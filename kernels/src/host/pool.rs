@@ -15,14 +15,19 @@ struct Shared {
     epoch: AtomicUsize,
     next: AtomicUsize,
     items: AtomicUsize,
-    running: AtomicUsize,
+    /// Workers inside the job; the caller leaves only when it is zero.
+    active: AtomicUsize,
+    /// Whether the job may be entered. A worker that wakes late finds it closed and costs the caller nothing.
+    open: AtomicBool,
     stop: AtomicBool,
     panicked: AtomicBool,
     job: UnsafeCell<Option<*const Job>>,
 }
 
-// SAFETY: `job` is written only while no worker runs (running == 0) and read only between the epoch's
-// publication (release) and the worker's own `running` decrement (release), which the caller awaits.
+// SAFETY: `job` is written only while it is closed and no worker is active. A worker first counts itself as
+// active and then looks whether the job is open; the caller first closes and then waits for `active` to be zero.
+// In the one order of sequentially consistent operations either the worker sees it closed or the caller sees
+// the worker, so a job is never read after its caller returned.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -45,7 +50,8 @@ impl Pool {
             epoch: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             items: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            open: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             job: UnsafeCell::new(None),
@@ -83,22 +89,36 @@ impl Pool {
         }
         let s = &*self.shared;
         let erased: *const (dyn Fn(usize, &mut [f32]) + Sync + '_) = job;
-        // SAFETY: only the lifetime is erased; the job outlives this call, which waits for every worker.
+        // SAFETY: only the lifetime is erased; the job outlives this call, which waits for every active worker.
         let erased: *const Job = unsafe { std::mem::transmute(erased) };
-        // SAFETY: no worker is running (the last call waited for all), so nobody reads the cell.
+        // SAFETY: the job is closed and no worker is active (the last call waited), so nobody reads the cell.
         unsafe { *s.job.get() = Some(erased) };
         s.next.store(0, Ordering::Relaxed);
         s.items.store(items, Ordering::Relaxed);
-        s.running.store(self.workers.len(), Ordering::Relaxed);
+        s.open.store(true, Ordering::SeqCst);
         s.epoch.fetch_add(1, Ordering::SeqCst);
         for thread in &self.threads {
             thread.unpark();
         }
+        let closing = Closing(s);
         drain(s, job, &mut self.scratch);
-        while s.running.load(Ordering::Acquire) != 0 {
-            std::hint::spin_loop();
-        }
+        drop(closing);
         assert!(!s.panicked.load(Ordering::Relaxed), "a kernel item panicked on a pool thread");
+    }
+}
+
+/// Closes the job and waits for its workers, also when the caller's own item panics.
+struct Closing<'a>(&'a Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.open.store(false, Ordering::SeqCst);
+        let mut spins = 0usize;
+        while self.0.active.load(Ordering::SeqCst) != 0 {
+            spins += 1;
+            // A worker inside its last item may have lost its processor: give it ours.
+            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
     }
 }
 
@@ -125,14 +145,17 @@ fn worker(s: &Shared, scratch: usize) {
             spins += 1;
             if spins < SPINS { std::hint::spin_loop() } else { std::thread::park() }
         }
-        seen += 1;
-        // SAFETY: published before the epoch moved; stays valid until `running` reaches zero.
-        let job = unsafe { &*(*s.job.get()).expect("an epoch is published with its job") };
-        let run = std::panic::AssertUnwindSafe(|| drain(s, job, &mut scratch));
-        if std::panic::catch_unwind(run).is_err() {
-            s.panicked.store(true, Ordering::Relaxed);
+        seen = s.epoch.load(Ordering::SeqCst);
+        s.active.fetch_add(1, Ordering::SeqCst);
+        if s.open.load(Ordering::SeqCst) {
+            // SAFETY: counted as active before the job was seen open, so its caller waits for this worker.
+            let job = unsafe { &*(*s.job.get()).expect("a job is stored before it is opened") };
+            let run = std::panic::AssertUnwindSafe(|| drain(s, job, &mut scratch));
+            if std::panic::catch_unwind(run).is_err() {
+                s.panicked.store(true, Ordering::SeqCst);
+            }
         }
-        s.running.fetch_sub(1, Ordering::Release);
+        s.active.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
