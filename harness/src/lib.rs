@@ -4,6 +4,7 @@
 //! bytes come from geometry and recipe, and that what was timed is what was checked.
 //!
 //! Read first: [`families`] (the seam), [`engine`] (running a model), [`oracle`] (proving it).
+pub mod bench;
 pub mod builtin;
 pub mod checked;
 pub mod containers;

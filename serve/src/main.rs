@@ -1,7 +1,7 @@
 //! The sparkpipe binary: one `match` over the commands.
 use clap::{CommandFactory, Parser, Subcommand};
 use sparkpipe::commands::{
-    completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth, topologies,
+    bench, completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth, topologies,
 };
 use std::process::ExitCode;
 
@@ -30,6 +30,8 @@ enum Command {
     Ledger(ledger::LedgerArgs),
     /// Run an oracle folder against the answers of its reference.
     Oracle(oracle::OracleArgs),
+    /// Run each kernel of the plans alone: time, ceiling and error against f64.
+    Bench(bench::Bench),
     /// Measure a model at every batch bucket and write receipts.
     Qualify(qualify::Qualify),
     /// List, show, verify, export and compare receipts.
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Synth(args) => synth::run(&args),
         Command::Ledger(args) => ledger::run(&args),
         Command::Oracle(args) => oracle::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Qualify(args) => qualify::run(&args),
         Command::Receipts(args) => receipts::run(&args),
         Command::Topologies(args) => topologies::run(&args),

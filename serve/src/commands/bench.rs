@@ -1,0 +1,260 @@
+//! `sparkpipe bench`: runs each kernel of the plans alone and appends a kernel receipt for each.
+use super::Exit;
+use super::identity::now;
+use super::state::{self, StateDir};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use harness::bench::{self, BenchError, Case, Geometry, Row, State};
+use harness::instruments::curve::{Probe, probe};
+use harness::instruments::machine::Machine;
+use kernels::host::HostDevice;
+use kernels::numeric::NumericClass;
+use receipts::{Entry, KernelReceipt, Kind, SCHEMA_VERSION, Signer, Store, hash_running_executable};
+use std::collections::BTreeSet;
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// Operations whose name starts with this (`linear`, `linear/q8xq4_k`, `attend`, ...).
+    #[arg(required_unless_present = "all")]
+    pub op: Option<String>,
+    /// Every operation of the plans.
+    #[arg(long, conflicts_with = "op")]
+    pub all: bool,
+    /// Only shapes that hold this text.
+    #[arg(long)]
+    pub shape: Option<String>,
+    /// Only this weight format.
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Numeric class; all by default.
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Rows of the decode plans.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])]
+    pub batch: Vec<usize>,
+    /// Tokens in the cache of each sequence.
+    #[arg(long, default_value_t = 2048)]
+    pub context: usize,
+    /// Device.
+    #[arg(long, default_value = "host")]
+    pub device: String,
+    /// Model: a known geometry, the built-in model, a pack or a checkpoint (its geometry, no weights are read).
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Recipe, where the model has no own.
+    #[arg(long, requires = "model")]
+    pub recipe: Option<String>,
+    /// The plans of every known full-size model too.
+    #[arg(long)]
+    pub full: bool,
+    /// Threads.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Seed of weights and inputs.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON lines instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+struct Session {
+    machine: Machine,
+    threads: usize,
+    probe: Probe,
+    executable: String,
+    device_name: String,
+}
+
+/// Largest batch and context of a plan.
+const LIMITS: [(&str, usize); 2] = [("--batch", 1024), ("--context", 1 << 20)];
+
+/// Runs the command.
+pub fn run(args: &Bench) -> Result<Exit> {
+    match args.device.as_str() {
+        "host" => {}
+        "cuda" => bail!(
+            "--device cuda: this build holds no device kernels and no driver binding; use --device host"
+        ),
+        other => bail!("--device is '{other}', known: host, cuda"),
+    }
+    let batches = args.batch.iter().map(|b| (LIMITS[0], *b));
+    for ((name, limit), value) in batches.chain([(LIMITS[1], args.context)]) {
+        if value == 0 || value > limit {
+            bail!("{name} is {value}, the limit is 1 to {limit}");
+        }
+    }
+    let cases = chosen(args)?;
+    if cases.is_empty() {
+        bail!("no launch of the plans fits the filters");
+    }
+    let session = session(args)?;
+    let state = StateDir::from_env()?;
+    let signer = Signer::open_or_create(&state.keys())?;
+    let mut store = Store::open(&state.receipts());
+    if !args.json {
+        head(&session);
+    }
+    let (mut right, mut skipped) = (true, 0);
+    for case in &cases {
+        let made = bench::Bench::new(case, session.threads, state::simd(), args.seed)
+            .and_then(|b| b.run(&session.probe, &session.machine));
+        let row = match made {
+            Ok(row) => row,
+            Err(error @ (BenchError::Memory { .. } | BenchError::Allocate { .. })) => {
+                skipped += 1;
+                skip(args, case, &error);
+                continue;
+            }
+            Err(error) => return Err(error).with_context(|| format!("{} {}", case.op, case.shape)),
+        };
+        right &= row.right();
+        let receipt = receipt(&session, &row).context("the series is empty")?;
+        let id = store.append(Entry::Kernel(receipt), &signer)?;
+        if args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        } else {
+            line(&row, id.short_id());
+        }
+    }
+    if !args.json {
+        println!("{} cases, {skipped} skipped", cases.len());
+    }
+    Ok(Exit::holds(right))
+}
+
+/// The geometries asked for.
+fn geometries(args: &Bench) -> Result<Vec<Geometry>> {
+    let of = |name: &str, recipe: Option<&str>| -> Result<Geometry> {
+        let d = state::describe(name, recipe)?;
+        let manifest = d.model.manifest(&d.recipe)?;
+        Ok(Geometry { name: d.name, model: d.model, manifest })
+    };
+    let mut out = match &args.model {
+        Some(name) => vec![of(name, args.recipe.as_deref())?],
+        None => bench::builtin_geometries()?,
+    };
+    if args.full {
+        for known in state::known_models() {
+            if args.model.as_deref() != Some(known.name) {
+                out.push(of(known.name, None)?);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The cases that pass the filters, each once.
+fn chosen(args: &Bench) -> Result<Vec<Case>> {
+    let classes = match args.class.as_deref() {
+        None => NumericClass::ALL.to_vec(),
+        Some(name) => vec![
+            NumericClass::from_name(name)
+                .with_context(|| format!("--class is '{name}', known: f32, bf16, int8act"))?,
+        ],
+    };
+    let (mut seen, mut out) = (BTreeSet::new(), Vec::new());
+    for geometry in geometries(args)? {
+        for class in &classes {
+            out.extend(bench::cases(&geometry, *class, &args.batch, args.context, &mut seen)?);
+        }
+    }
+    let fits = |case: &Case| {
+        args.op.as_ref().is_none_or(|op| case.op.starts_with(op.as_str()))
+            && args.shape.as_ref().is_none_or(|shape| case.shape.contains(shape.as_str()))
+            && args.format.as_ref().is_none_or(|format| case.format == format)
+    };
+    out.retain(fits);
+    Ok(out)
+}
+
+fn session(args: &Bench) -> Result<Session> {
+    let machine = Machine::read();
+    let threads = state::threads(args.threads)?;
+    let simd = state::simd();
+    let probe = probe(&mut HostDevice::new(threads, simd, 0), &machine)?;
+    let device_name = format!("{}, {threads} threads, {}", machine.cpu, simd.name());
+    Ok(Session { machine, threads, probe, executable: hash_running_executable()?, device_name })
+}
+
+fn receipt(s: &Session, row: &Row) -> Option<KernelReceipt> {
+    let mut warnings = row.warnings.clone();
+    if row.state == State::Resident {
+        warnings.push("resident: each call met the bytes of the call before it".into());
+    }
+    KernelReceipt {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Measured,
+        op: row.op.clone(),
+        shape: row.shape.clone(),
+        format: row.format.into(),
+        numeric_class: row.class.name().into(),
+        batch: row.batch as u32,
+        device_class: "host".into(),
+        device_name: s.device_name.clone(),
+        executable: s.executable.clone(),
+        evidence: harness::qualify::evidence(),
+        series_ns: row.series_ns.clone(),
+        median_ns: 0,
+        bytes: row.bytes,
+        launches: row.launches,
+        ceiling_bytes_per_second: row.ceiling as u64,
+        fraction_ppm: 0,
+        error_nano: if row.error.is_finite() {
+            (row.error * 1e9).min(9e15) as u64
+        } else {
+            9_000_000_000_000_000
+        },
+        warnings,
+        created: now(),
+    }
+    .derived()
+}
+
+fn head(s: &Session) {
+    println!("device host: {}; launch {} ns", s.device_name, s.probe.launch.as_nanos());
+    println!(
+        "{:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11} {:>8} {:>6} {:>8} {:>9}",
+        "op",
+        "shape",
+        "format",
+        "phase",
+        "batch",
+        "bytes",
+        "launches",
+        "us",
+        "GB/s",
+        "% ceil",
+        "state",
+        "error"
+    );
+}
+
+fn line(row: &Row, id: &str) {
+    println!(
+        "{:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11.2} {:>8.2} {:>6.1} {:>8} {:>9.2e} {} [{id}]",
+        row.op,
+        row.shape,
+        row.format,
+        row.phase.to_string(),
+        row.batch,
+        row.bytes,
+        row.launches,
+        row.median_ns as f64 / 1e3,
+        row.rate / 1e9,
+        row.fraction * 100.0,
+        if row.state == State::Cold { "cold" } else { "resident" },
+        row.error,
+        if row.right() { "right" } else { "WRONG" },
+    );
+}
+
+fn skip(args: &Bench, case: &Case, error: &BenchError) {
+    let text = format!("{} {} batch {} of {}: {error}", case.op, case.shape, case.batch, case.model);
+    if args.json {
+        println!("{}", serde_json::json!({ "skipped": text }));
+    } else {
+        println!("skipped {text}");
+    }
+}
