@@ -1,5 +1,5 @@
 //! Every op of every plan has a bench, each bench's kernel is right, and a wrong kernel is found.
-use harness::bench::{Bench, Case, Geometry, builtin_geometries, cases, geometry};
+use harness::bench::{Bench, Case, Geometry, GeometryError, builtin_geometries, cases, geometry};
 use harness::engine::{EngineSize, Plans};
 use harness::families::{Model, PlanError};
 use harness::recipe::Recipe;
@@ -46,7 +46,11 @@ fn an_op_of_a_plan_without_a_bench_fails() {
     }
     for (name, config, own) in Model::known() {
         for recipe in Recipe::names().chain([own]) {
-            let g = geometry(name, config, &Recipe::builtin(recipe).unwrap()).unwrap();
+            let g = match geometry(name, config, &Recipe::builtin(recipe).unwrap()) {
+                // Rows that are no whole blocks of the recipe's format: no such plan exists.
+                Err(GeometryError::Plan(PlanError::Manifest(_))) => continue,
+                other => other.unwrap(),
+            };
             NumericClass::ALL.iter().for_each(|class| planned(&g, *class, &mut want));
         }
     }

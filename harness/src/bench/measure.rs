@@ -198,6 +198,11 @@ impl<'a> Bench<'a> {
         if !end.met {
             warnings.push(end.reason);
         }
+        if rate > ceiling * ledger::roofline::TOLERANCE {
+            warnings.push(
+                "rate above the probed ceiling: a set below the probed sizes, or a disturbed probe".into(),
+            );
+        }
         if found.error > tolerance {
             warnings.push(format!("error {:.3e} against f64 is above {tolerance:.3e}", found.error));
         }

@@ -66,11 +66,11 @@ pub fn geometry(name: &str, config: &str, recipe: &Recipe) -> Result<Geometry, G
     Ok(Geometry { name: name.into(), model, manifest })
 }
 
-/// A recipe that holds every matrix in `format`, and norms and routers in f32.
+/// A recipe that holds every matrix in `format`, and norms, routers and convolutions in f32.
 fn uniform(format: Format) -> Result<Recipe, RecipeError> {
     let format = format.name();
     let text = format!(
-        "name='{format}'\nnumeric_class='bf16'\n[formats]\ndefault='{format}'\nnorm='f32'\nrouter='f32'\n"
+        "name='{format}'\nnumeric_class='bf16'\n[formats]\ndefault='{format}'\nnorm='f32'\nrouter='f32'\nconv='f32'\n"
     );
     Recipe::parse(format, &text)
 }

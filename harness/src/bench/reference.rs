@@ -127,7 +127,8 @@ fn compare(got: &[f64], columns: &[usize], mut want: Vec<f64>, out: &mut Check) 
     let seen = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     // A row's largest value sets the scale only while it is of the order of those that were worked out.
     if top.is_finite() && top <= 64.0 * seen {
-        (have.push(top), want.push(top));
+        have.push(top);
+        want.push(top);
     }
     out.row(&have, &want);
 }

@@ -1,7 +1,7 @@
 //! `sparkpipe bench`: runs each kernel of the plans alone and appends a kernel receipt for each.
-use super::Exit;
 use super::identity::now;
 use super::state::{self, StateDir};
+use super::{Exit, print};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use harness::bench::{self, BenchError, Case, Geometry, Row, State};
@@ -94,7 +94,7 @@ pub fn run(args: &Bench) -> Result<Exit> {
     let signer = Signer::open_or_create(&state.keys())?;
     let mut store = Store::open(&state.receipts());
     if !args.json {
-        head(&session);
+        head(&session)?;
     }
     let (mut right, mut skipped) = (true, 0);
     for case in &cases {
@@ -104,7 +104,7 @@ pub fn run(args: &Bench) -> Result<Exit> {
             Ok(row) => row,
             Err(error @ (BenchError::Memory { .. } | BenchError::Allocate { .. })) => {
                 skipped += 1;
-                skip(args, case, &error);
+                skip(args, case, &error)?;
                 continue;
             }
             Err(error) => return Err(error).with_context(|| format!("{} {}", case.op, case.shape)),
@@ -113,13 +113,13 @@ pub fn run(args: &Bench) -> Result<Exit> {
         let receipt = receipt(&session, &row).context("the series is empty")?;
         let id = store.append(Entry::Kernel(receipt), &signer)?;
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            print(&format!("{}\n", serde_json::to_string(&row)?))?;
         } else {
-            line(&row, id.short_id());
+            line(&row, id.short_id())?;
         }
     }
     if !args.json {
-        println!("{} cases, {skipped} skipped", cases.len());
+        print(&format!("{} cases, {skipped} skipped\n", cases.len()))?;
     }
     Ok(Exit::holds(right))
 }
@@ -212,10 +212,12 @@ fn receipt(s: &Session, row: &Row) -> Option<KernelReceipt> {
     .derived()
 }
 
-fn head(s: &Session) {
-    println!("device host: {}; launch {} ns", s.device_name, s.probe.launch.as_nanos());
-    println!(
-        "{:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11} {:>8} {:>6} {:>8} {:>9}",
+fn head(s: &Session) -> Result<()> {
+    print(&format!(
+        "device host: {}; launch {} ns\n\
+         {:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11} {:>8} {:>6} {:>8} {:>9}\n",
+        s.device_name,
+        s.probe.launch.as_nanos(),
         "op",
         "shape",
         "format",
@@ -228,12 +230,12 @@ fn head(s: &Session) {
         "% ceil",
         "state",
         "error"
-    );
+    ))
 }
 
-fn line(row: &Row, id: &str) {
-    println!(
-        "{:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11.2} {:>8.2} {:>6.1} {:>8} {:>9.2e} {} [{id}]",
+fn line(row: &Row, id: &str) -> Result<()> {
+    print(&format!(
+        "{:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11.2} {:>8.2} {:>6.1} {:>8} {:>9.2e} {} [{id}]\n",
         row.op,
         row.shape,
         row.format,
@@ -247,14 +249,13 @@ fn line(row: &Row, id: &str) {
         if row.state == State::Cold { "cold" } else { "resident" },
         row.error,
         if row.right() { "right" } else { "WRONG" },
-    );
+    ))
 }
 
-fn skip(args: &Bench, case: &Case, error: &BenchError) {
+fn skip(args: &Bench, case: &Case, error: &BenchError) -> Result<()> {
     let text = format!("{} {} batch {} of {}: {error}", case.op, case.shape, case.batch, case.model);
     if args.json {
-        println!("{}", serde_json::json!({ "skipped": text }));
-    } else {
-        println!("skipped {text}");
+        return print(&format!("{}\n", serde_json::json!({ "skipped": text })));
     }
+    print(&format!("skipped {text}\n"))
 }
