@@ -87,6 +87,8 @@ pub struct Header {
     pub version: u32,
     /// Name of the model, for people and tuples.
     pub name: String,
+    /// Whether the checkpoint says that its weights are made up: its receipts are synthetic and never admit.
+    pub synthetic: bool,
     /// Family and geometry.
     pub model: Model,
     /// Recipe.
@@ -118,6 +120,17 @@ pub fn model_of(checkpoint: &Checkpoint) -> Result<Model, PackError> {
             None => Err(GeometryError::Missing { field: "config.json".into() }.into()),
         },
     }
+}
+
+/// Key of config.json by which a synthetic safetensors checkpoint says what it is.
+pub const SYNTHETIC_KEY: &str = "sparkpipe_synthetic";
+
+/// Whether a checkpoint says of itself that its weights are made up.
+fn is_synthetic(checkpoint: &Checkpoint) -> Result<bool, PackError> {
+    Ok(match checkpoint.metadata() {
+        Some(metadata) => metadata.str("general.name").is_ok_and(|name| name == "synthetic"),
+        None => checkpoint.config_json()?.is_some_and(|c| c.get(SYNTHETIC_KEY).is_some()),
+    })
 }
 
 /// The family's tensors with the format the checkpoint holds each in; shapes must agree exactly.
@@ -192,7 +205,9 @@ impl Pack {
         }
         manifest.payload = at.next_multiple_of(PAGE);
         let recipe = recipe.clone();
-        let header = Header { version: VERSION, name: name.into(), model, recipe, manifest, files };
+        let synthetic = is_synthetic(checkpoint)?;
+        let header =
+            Header { version: VERSION, name: name.into(), synthetic, model, recipe, manifest, files };
         let io_error = |source| PackError::Io { path: path.into(), source };
         write_file(path, &header, &tensors, &sections).map_err(io_error)?;
         Self::open(path)

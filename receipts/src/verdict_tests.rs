@@ -156,8 +156,8 @@ fn samples_and_stop_alone() {
 
 #[test]
 fn canary_alone() {
-    alone(ClauseName::Canary, |r| r.canary = Canary::new(100_000, 110_001));
-    alone(ClauseName::Canary, |r| r.canary = Canary::new(100_000, 89_999));
+    alone(ClauseName::Canary, |r| r.canary = Canary::new(100_000, 125_001));
+    alone(ClauseName::Canary, |r| r.canary = Canary::new(100_000, 74_999));
     alone(ClauseName::Canary, |r| r.canary.as_mut().unwrap().moved_ppm = 0);
 }
 

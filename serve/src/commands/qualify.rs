@@ -112,7 +112,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
             threads: session.threads,
             probe: &session.probe,
             oracle: session.oracle.as_ref(),
-            kind: Kind::Measured,
+            kind: if session.pack.header.synthetic { Kind::Synthetic } else { Kind::Measured },
             created: now(),
         };
         let receipt = cell(&session, &evidence, tuple, &mut reference, args)?.judged(&session.policy);

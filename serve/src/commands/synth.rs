@@ -89,7 +89,10 @@ fn config(args: &SynthArgs) -> Result<(Value, &'static str)> {
 /// Writes config.json beside a safetensors file; another model's is not replaced.
 fn write_config(beside: &Path, config: &Value) -> Result<()> {
     let path = beside.with_file_name("config.json");
-    let text = format!("{}\n", serde_json::to_string_pretty(config)?);
+    let mut config = config.clone();
+    // The mark travels into the pack: receipts of made-up weights never admit.
+    config[harness::pack::SYNTHETIC_KEY] = Value::Bool(true);
+    let text = format!("{}\n", serde_json::to_string_pretty(&config)?);
     match std::fs::read_to_string(&path) {
         Ok(have) if have == text => Ok(()),
         Ok(_) => bail!("{}: a config.json of another model lies there", path.display()),
