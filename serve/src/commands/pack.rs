@@ -77,7 +77,7 @@ fn show(pack: &Pack, json: bool) -> Result<()> {
     print(&out)
 }
 
-fn verify(file: &PathBuf, json: bool) -> Result<Exit> {
+fn verify(file: &std::path::Path, json: bool) -> Result<Exit> {
     let pack = Pack::open(file)?;
     let fault = match pack.verify() {
         Ok(()) => None,
