@@ -14,7 +14,7 @@ pub use measure::{Bench, BenchError, Row, State};
 pub use reference::tolerance;
 pub use sample::Check;
 
-use crate::families::{Model, PlanError};
+use crate::families::{self, Model, PlanError};
 use crate::manifest::Manifest;
 use crate::recipe::{Recipe, RecipeError};
 use kernels::formats::Format;
@@ -43,7 +43,7 @@ pub enum GeometryError {
     },
     /// A config is not of a known family.
     #[error(transparent)]
-    Family(#[from] crate::families::config::GeometryError),
+    Family(#[from] families::config::GeometryError),
     /// Recipe.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
@@ -51,12 +51,6 @@ pub enum GeometryError {
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
-
-/// The tracked tiny geometries: name, config.json, recipe.
-const TINY: [(&str, &str, &str); 2] = [
-    ("tiny-qwen3_6_27b", include_str!("../../oracles/qwen3_6_27b/config.json"), "bf16"),
-    ("tiny-qwen3_30b_a3b", include_str!("../../oracles/qwen3_30b_a3b/config.json"), "q4_k_m"),
-];
 
 /// A geometry from the text of its config.json.
 pub fn geometry(name: &str, config: &str, recipe: &Recipe) -> Result<Geometry, GeometryError> {
@@ -80,10 +74,10 @@ fn uniform(format: Format) -> Result<Recipe, RecipeError> {
 pub fn builtin_geometries() -> Result<Vec<Geometry>, GeometryError> {
     let own = (crate::builtin::NAME, crate::builtin::CONFIG, crate::builtin::RECIPE);
     let mut out = Vec::new();
-    for (name, config, recipe) in [own].into_iter().chain(TINY) {
+    for (name, config, recipe) in [own].into_iter().chain(families::TINY) {
         out.push(geometry(name, config, &Recipe::builtin(recipe)?)?);
     }
-    for (name, config, _) in TINY {
+    for (name, config, _) in families::TINY {
         for format in Format::ALL {
             match geometry(&format!("{name}.{}", format.name()), config, &uniform(format)?) {
                 Ok(geometry) => out.push(geometry),

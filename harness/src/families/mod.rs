@@ -1,4 +1,4 @@
-//! Model families. A family is one folder and one line in [`families`]; everything else is common.
+//! Model families. A family is one folder and one line in `families!`; everything else is common.
 //!
 //! The seam is the trait [`Family`], resolved statically: [`Model`] is an enum and every call a `match`.
 pub mod blocks;
@@ -16,6 +16,12 @@ use ledger::{Bytes, StepFacts, expected_distinct_experts};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use thiserror::Error;
+
+/// The tracked tiny geometries: name, config.json, recipe.
+pub const TINY: [(&str, &str, &str); 2] = [
+    ("tiny-qwen3_6_27b", include_str!("../../oracles/qwen3_6_27b/config.json"), "bf16"),
+    ("tiny-qwen3_30b_a3b", include_str!("../../oracles/qwen3_30b_a3b/config.json"), "q4_k_m"),
+];
 
 /// What every common room may know of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]

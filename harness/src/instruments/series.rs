@@ -18,7 +18,7 @@ pub struct StopState {
 }
 
 /// At least [`MIN_SAMPLES`], and either at most 0.5 % relative standard deviation, or a deviation that the last
-/// [`WINDOW`] samples improved by less than a twentieth.
+/// five samples improved by less than a twentieth.
 pub fn stop(series: &[u64]) -> StopState {
     let n = series.len();
     if n < MIN_SAMPLES {

@@ -1,7 +1,7 @@
 //! Synthetic checkpoints of any size. One idea: a value is a function of (seed, tensor name, index), so any slice of any
 //! tensor can be made alone, in parallel, and again; a file is written with a bounded buffer.
 //!
-//! [`values`] makes f32, [`blocks`] packs them into GGUF blocks, [`write`] streams whole files; [`scale`] shrinks a
+//! [`values`] makes f32, [`blocks`] packs them into GGUF blocks, [`mod@write`] streams whole files; [`scale`] shrinks a
 //! configuration, [`vocab`] makes a vocabulary, [`model`] puts them together.
 
 pub mod blocks;
