@@ -32,8 +32,13 @@ pub fn stop(series: &[u64]) -> StopState {
         };
     }
     let before = relative_stdev_ppm(&series[..n - WINDOW]).unwrap_or(u64::MAX);
-    let met = now.saturating_mul(20) >= before.saturating_mul(19);
-    let verb = if met { "stopped improving" } else { "still improving" };
+    let met = (now.saturating_mul(20) >= before.saturating_mul(19))
+        && (now.saturating_mul(19) <= before.saturating_mul(20));
+    let verb = match () {
+        () if met => "stopped improving",
+        () if now > before => "growing",
+        () => "still improving",
+    };
     StopState {
         met,
         reason: format!("relative standard deviation {now} ppm {verb} ({before} ppm {WINDOW} samples ago)"),
@@ -62,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_series_that_still_settles_goes_on() {
-        let mut series = vec![200, 190];
-        series.extend([100; 9]);
+        let mut series = vec![200, 190, 150, 120, 110];
+        series.extend([100; 5]);
         assert!(!stop(&series).met, "{}", stop(&series).reason);
         series.extend([100; 60]);
         let noisy: Vec<u64> = (0..20).map(|i| 100 + 10 * (i % 2)).collect();

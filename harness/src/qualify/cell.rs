@@ -83,7 +83,8 @@ pub fn measure(
     for (sequence, _) in last {
         engine.close(sequence)?;
     }
-    let launches = engine.plans.decode.launches.len() as u64;
+    // The fewest that any step ran: one short step is enough to differ from the plan.
+    let launches = run.counted.iter().copied().min().unwrap_or(0);
     let (lines, gaps) = run.close(engine);
     Ok(CellResult {
         series: run.untimed,
@@ -119,6 +120,8 @@ struct Run {
     launches: Vec<Vec<u64>>,
     gaps: Vec<u64>,
     times: Vec<LaunchTime>,
+    /// Launches counted by the device in each step.
+    counted: Vec<u64>,
 }
 
 impl Run {
@@ -132,6 +135,7 @@ impl Run {
             launches: vec![Vec::new(); n],
             gaps: Vec::new(),
             times: vec![LaunchTime::default(); n],
+            counted: Vec::new(),
         }
     }
 
@@ -149,13 +153,15 @@ impl Run {
             engine.stage_decode(&rows)?;
             // Steps with and without launch timers alternate, so a drift of the machine meets both alike.
             let with_timers = step >= self.series.warmup && (step - self.series.warmup) % 2 == 1;
+            let before = engine.device().launched();
             let start = Instant::now();
             engine.run_staged(with_timers.then_some(&mut self.times[..]))?;
             let nanos = start.elapsed().as_nanos() as u64;
+            self.counted.push(engine.device().launched() - before);
             if step < self.series.warmup {
                 self.warmup.push(nanos);
             } else if with_timers {
-                self.take_times(nanos);
+                self.take_times();
             } else {
                 self.untimed.push(nanos);
             }
@@ -169,13 +175,13 @@ impl Run {
         Ok((hash_tokens(tokens.iter().map(Vec::as_slice)), fed))
     }
 
-    fn take_times(&mut self, step: u64) {
-        let mut sum = 0;
+    fn take_times(&mut self) {
         for (kept, time) in self.launches.iter_mut().zip(&self.times) {
             kept.push(time.nanos);
-            sum += time.nanos;
         }
-        self.gaps.push(step.saturating_sub(sum));
+        // From the end of a launch to the start of the next; nothing is solved for.
+        let gap = |w: &[LaunchTime]| w[1].start.saturating_sub(w[0].start + w[0].nanos);
+        self.gaps.push(self.times.windows(2).map(gap).sum());
     }
 
     /// Lines by operation and the gap line.

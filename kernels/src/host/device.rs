@@ -63,6 +63,7 @@ pub struct LaunchTime {
 pub struct HostDevice {
     pub(crate) pool: Pool,
     pub(crate) simd: Simd,
+    launched: u64,
 }
 
 /// What an operation gets to run with.
@@ -80,7 +81,7 @@ pub struct Ctx<'a> {
 impl HostDevice {
     /// A device of `threads` threads whose plans need at most `scratch` floats a thread.
     pub fn new(threads: usize, simd: Simd, scratch: usize) -> Self {
-        Self { pool: Pool::new(threads, scratch), simd }
+        Self { pool: Pool::new(threads, scratch), simd, launched: 0 }
     }
 
     /// Threads.
@@ -91,6 +92,11 @@ impl HostDevice {
     /// SIMD level.
     pub fn simd(&self) -> Simd {
         self.simd
+    }
+
+    /// Launches that ran on this device since it was made, counted where they run.
+    pub fn launched(&self) -> u64 {
+        self.launched
     }
 
     /// The thread pool, for probes that measure with the same threads.
@@ -150,6 +156,7 @@ impl HostDevice {
             Op::Fold(o) => crate::fold::run::run(o, &mut ctx),
             Op::Argmax(o) => crate::argmax::run::run(o, &mut ctx),
         };
+        self.launched += u64::from(done.is_ok());
         done.map_err(|what| RunError::Value { launch: index, op: launch.op.name(), what })
     }
 
