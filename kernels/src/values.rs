@@ -243,8 +243,8 @@ macro_rules! wide {
                 fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
                     body($($arg),*)
                 }
-                if simd.level() == $crate::host::simd::Level::Avx2 {
-                    // SAFETY: a `Simd` of this level exists only where AVX2 and FMA were detected.
+                if simd.level() >= $crate::host::simd::Level::Avx2 {
+                    // SAFETY: a `Simd` from this level up exists only where AVX2 and FMA were detected.
                     return unsafe { avx2($($arg),*) };
                 }
             }

@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 
 /// Floats of scratch a thread needs for gate and up.
 pub fn up_scratch(o: &ExpertUp, rows: usize) -> usize {
-    product_scratch(&o.gate, item_columns(&o.gate, o.out_kind == ActKind::Q8), rows)
+    product_scratch(&o.gate, item_columns(&o.gate, o.kind, o.out_kind == ActKind::Q8), rows)
 }
 
 /// Floats of scratch a thread needs for down.
 pub fn down_scratch(o: &ExpertDown, rows: usize) -> usize {
-    product_scratch(&o.down, item_columns(&o.down, false), rows * o.groups.top_k)
+    product_scratch(&o.down, item_columns(&o.down, o.kind, false), rows * o.groups.top_k)
 }
 
 /// Columns of item `item`: (expert, first, end).
@@ -33,7 +33,7 @@ pub fn run_up(o: &ExpertUp, ctx: &mut Ctx<'_>) -> Result<(), String> {
     let offsets = views.rd::<u32>(g.offsets).slice(0..g.experts + 1);
     let list = views.rd::<u32>(g.list).slice(0..rows * g.top_k);
     let x = act(views, o.x, o.kind, rows, o.gate.k);
-    let step = item_columns(&o.gate, o.out_kind == ActKind::Q8);
+    let step = item_columns(&o.gate, o.kind, o.out_kind == ActKind::Q8);
     let (gate, up) = (views.rd::<u8>(o.gate.buf), views.rd::<u8>(o.up.buf));
     let failed = OnceLock::new();
     ctx.pool.run(g.experts * o.gate.n.div_ceil(step), &|item, scratch| {
@@ -76,7 +76,7 @@ pub fn run_down(o: &ExpertDown, ctx: &mut Ctx<'_>) -> Result<(), String> {
     let offsets = views.rd::<u32>(g.offsets).slice(0..g.experts + 1);
     let list = views.rd::<u32>(g.list).slice(0..rows * g.top_k);
     let h = act(views, o.h, o.kind, rows * g.top_k, o.down.k);
-    let step = item_columns(&o.down, false);
+    let step = item_columns(&o.down, o.kind, false);
     let (down, out) = (views.rd::<u8>(o.down.buf), views.wr::<f32>(o.out));
     let failed = OnceLock::new();
     ctx.pool.run(g.experts * o.down.n.div_ceil(step), &|item, scratch| {

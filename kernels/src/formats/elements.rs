@@ -39,9 +39,9 @@ pub const fn f32_to_bf16(x: f32) -> u16 {
 pub fn round_bf16(simd: Simd, x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len(), "bf16 rounding: input and output lengths");
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
+        // SAFETY: a `Simd` of these levels exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { round_avx2(x, out) },
+        Level::Avx2 | Level::Avx512 => unsafe { round_avx2(x, out) },
         _ => round(x, out),
     }
 }

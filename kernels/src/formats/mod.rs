@@ -9,6 +9,8 @@ use crate::host::simd::{Level, Simd};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod codes_avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod codes_avx512;
 pub mod elements;
 pub mod planar;
 mod q2_k;
@@ -176,9 +178,9 @@ pub fn decode_row_with(simd: Simd, format: Format, bytes: &[u8], out: &mut [f32]
         return Err(FormatError::Length { format, got: bytes.len(), want });
     }
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
+        // SAFETY: a `Simd` of these levels exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { decode_avx2(format, bytes, out) },
+        Level::Avx2 | Level::Avx512 => unsafe { decode_avx2(format, bytes, out) },
         _ => decode(format, bytes, out),
     }
     Ok(())

@@ -17,10 +17,14 @@ pub struct Switches {
     pub disable_avx512: bool,
 }
 
+/// Each level has the instructions of the ones below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Scalar,
+    /// AVX2, FMA, F16C.
     Avx2,
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
 }
 
 /// A vector level that this processor has.
@@ -32,22 +36,20 @@ impl Simd {
     pub const SCALAR: Self = Self(Level::Scalar);
 
     /// The widest level this processor has and `disable` allows.
-    ///
-    /// There is no AVX-512 kernel yet, so `disable_avx512` changes nothing today.
     #[must_use]
     pub fn detect(disable: &Switches) -> Self {
-        if !disable.disable_avx2 && has_avx2() { Self(Level::Avx2) } else { Self::SCALAR }
+        if disable.disable_avx2 || !has_avx2() {
+            return Self::SCALAR;
+        }
+        if disable.disable_avx512 || !has_avx512() { Self(Level::Avx2) } else { Self(Level::Avx512) }
     }
 
     /// Every level of this processor, narrowest first (tests and benches walk it).
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut all = vec![Self::SCALAR];
         let best = Self::detect(&Switches::default());
-        if best != Self::SCALAR {
-            all.push(best);
-        }
-        all
+        let all = [Self::SCALAR, Self(Level::Avx2), Self(Level::Avx512)];
+        all.into_iter().filter(|level| *level <= best).collect()
     }
 
     /// The name printed in banners and receipts.
@@ -56,6 +58,7 @@ impl Simd {
         match self.0 {
             Level::Scalar => "scalar",
             Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
         }
     }
 
@@ -76,8 +79,22 @@ fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn has_avx2() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
     false
 }
 
@@ -86,10 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disabled_avx2_means_scalar() {
-        let off = Switches { disable_avx2: true, disable_avx512: true };
-        assert_eq!(Simd::detect(&off), Simd::SCALAR);
-        assert_eq!(Simd::available()[0], Simd::SCALAR);
-        assert!(Simd::available().contains(&Simd::detect(&Switches::default())));
+    fn each_switch_takes_away_its_level_and_those_above() {
+        let off = |disable_avx2, disable_avx512| Simd::detect(&Switches { disable_avx2, disable_avx512 });
+        let all = Simd::available();
+        assert_eq!(off(true, true), Simd::SCALAR);
+        assert_eq!(off(true, false), Simd::SCALAR);
+        assert!(off(false, true).level() <= Level::Avx2);
+        assert_eq!(Some(&off(false, false)), all.last());
+        assert_eq!(all[0], Simd::SCALAR);
+        assert!(all.windows(2).all(|w| w[0] < w[1]), "narrowest first, each once");
+        assert!(all.contains(&off(false, true)));
     }
 }

@@ -113,10 +113,19 @@ pub const fn supports(format: Format, act: ActKind) -> bool {
     !matches!((format, act), (Format::F32 | Format::F16 | Format::Bf16, ActKind::Q8))
 }
 
-/// f32 values of scratch a tile of `nt` rows of `k` values needs, whatever its format and class.
+/// f32 values of scratch that are enough for a tile of `nt` rows of `k` values, whatever its format and class.
 #[must_use]
 pub const fn scratch_len(k: usize, nt: usize) -> usize {
-    k.saturating_mul(nt)
+    k.saturating_mul(if nt < 4 { 4 } else { nt })
+}
+
+/// What a tile of this class really needs: decoded rows, or (integer class) arranged activations, whose size
+/// does not depend on `nt`.
+const fn scratch_need(act: ActKind, k: usize, nt: usize) -> usize {
+    match act {
+        ActKind::Q8 => k.saturating_mul(4),
+        ActKind::F32 | ActKind::Bf16 => k.saturating_mul(nt),
+    }
 }
 
 /// The number of weight rows to give one call of [`tile`]: about 64 KiB once decoded, so that the tile stays in
@@ -184,9 +193,25 @@ pub fn tile(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected; `check` passed.
         Level::Avx2 => unsafe { super::host_avx2::tile(simd, &shape, x, scratch, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a `Simd` of this level exists only where its instructions were detected; `check` passed.
+        Level::Avx512 => unsafe { tile_avx512(simd, &shape, x, scratch, out) },
         _ => host_scalar::tile(&shape, x, scratch, out),
     }
     Ok(())
+}
+
+/// # Safety
+/// The instructions of [`Level::Avx512`] are there and the shape was checked.
+#[cfg(target_arch = "x86_64")]
+unsafe fn tile_avx512(simd: Simd, shape: &Shape<'_>, x: &Act<'_>, scratch: &mut [f32], out: &mut [f32]) {
+    // SAFETY: the caller's contract; the level includes AVX2, FMA and F16C.
+    unsafe {
+        match x {
+            Act::Q8(x) => super::host_avx512_q8::tile(shape, x, scratch, out),
+            Act::F32(_) | Act::Bf16(_) => super::host_avx2::tile(simd, shape, x, scratch, out),
+        }
+    }
 }
 
 fn check<'a>(
@@ -219,9 +244,10 @@ fn check<'a>(
     if let Some(row) = last.filter(|&row| row >= held) {
         return Err(TileError::Row { row, rows: held });
     }
-    for (buffer, got, want) in
-        [("scratch", scratch.len(), scratch_len(k, nt)), ("out", out.len(), rows.len().saturating_mul(nt))]
-    {
+    for (buffer, got, want) in [
+        ("scratch", scratch.len(), scratch_need(act, k, nt)),
+        ("out", out.len(), rows.len().saturating_mul(nt)),
+    ] {
         if got < want {
             return Err(TileError::Buffer { buffer, got, want });
         }

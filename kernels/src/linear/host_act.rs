@@ -104,9 +104,9 @@ impl<'a> Q8Row<'a> {
 pub fn quantize_q8_row(simd: Simd, x: &[f32], out: &mut [u8]) {
     assert_eq!(ActKind::Q8.row_bytes(x.len()), Some(out.len()), "Q8 row: bytes for {} values", x.len());
     match simd.level() {
-        // SAFETY: a `Simd` of this level exists only where AVX2, FMA and F16C were detected.
+        // SAFETY: a `Simd` of these levels exists only where AVX2, FMA and F16C were detected.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { quantize_avx2(x, out) },
+        Level::Avx2 | Level::Avx512 => unsafe { quantize_avx2(x, out) },
         _ => quantize(x, out),
     }
 }

@@ -84,7 +84,7 @@ fn cases() -> Vec<(Format, ActKind, usize)> {
     let mut all = Vec::new();
     for f in Format::ALL {
         for kind in KINDS {
-            for k in [7, 32, 72, 256, 768] {
+            for k in [7, 32, 72, 256, 768, 1280] {
                 if supports(f, kind) && k % f.block_values() == 0 && kind.row_bytes(k).is_some() {
                     all.push((f, kind, k));
                 }

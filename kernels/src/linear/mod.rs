@@ -9,6 +9,10 @@ mod host_avx2;
 mod host_avx2_fused;
 #[cfg(target_arch = "x86_64")]
 mod host_avx2_q8;
+#[cfg(target_arch = "x86_64")]
+mod host_avx512_q8;
+#[cfg(target_arch = "x86_64")]
+mod host_avx512_q8_0;
 mod host_scalar;
 #[cfg(test)]
 mod host_tests;

@@ -12,9 +12,16 @@ use ledger::Feature;
 /// Rows of activations that pass over a weight tile before its results are stored.
 pub(crate) const ROW_CHUNK: usize = 128;
 
+/// Columns of an item of the integer class: it decodes nothing, but arranges its activations once an item.
+const INTEGER_COLUMNS: usize = 32;
+
 /// Columns of an item: a multiple of the tile, and whole Q8 groups where the output is Q8.
-pub(crate) fn item_columns(w: &Matrix, q8_out: bool) -> usize {
-    if q8_out { 256 } else { tile_rows(w.format, w.k) }
+pub(crate) fn item_columns(w: &Matrix, x: ActKind, q8_out: bool) -> usize {
+    match (q8_out, x) {
+        (true, _) => 256,
+        (false, ActKind::Q8) => INTEGER_COLUMNS,
+        (false, ActKind::F32 | ActKind::Bf16) => tile_rows(w.format, w.k),
+    }
 }
 
 /// Floats that [`product`] needs for `rows` rows of an item of `columns` columns.
@@ -24,13 +31,13 @@ pub(crate) fn product_scratch(w: &Matrix, columns: usize, rows: usize) -> usize 
     scratch_len(w.k, tile) + narrow + 2 * columns * rows
 }
 
-fn columns(part: &LinearPart) -> usize {
-    item_columns(&part.w, matches!(part.epilogue, Epilogue::SiluMul { kind: ActKind::Q8, .. }))
+fn columns(part: &LinearPart, x: ActKind) -> usize {
+    item_columns(&part.w, x, matches!(part.epilogue, Epilogue::SiluMul { kind: ActKind::Q8, .. }))
 }
 
 /// Floats of scratch a thread needs.
 pub fn scratch(o: &Linear, rows: usize) -> usize {
-    o.parts.iter().map(|p| product_scratch(&p.w, columns(p), rows)).max().unwrap_or(0)
+    o.parts.iter().map(|p| product_scratch(&p.w, columns(p, o.kind), rows)).max().unwrap_or(0)
 }
 
 /// `out[m][c] = x[rows[m]] . w[c]` for the weight rows held in `stored`, tile by tile.
@@ -45,7 +52,7 @@ pub(crate) fn product(
 ) -> Result<(), String> {
     let bytes = w.row_bytes() as usize;
     let (n, step) = (stored.len() / bytes, tile_rows(w.format, w.k));
-    if n <= step {
+    if n <= step || x.kind() == ActKind::Q8 {
         return tile(simd, w.format, stored, n, w.k, x, rows, scratch, out).map_err(|e| e.to_string());
     }
     let (decoded, narrow) = scratch.split_at_mut(scratch_len(w.k, step));
@@ -64,12 +71,12 @@ pub(crate) fn product(
 pub fn run(o: &Linear, ctx: &mut Ctx<'_>) -> Result<(), String> {
     let (views, simd) = (ctx.views, ctx.simd);
     let rows = if o.rows == Feature::OutRows { ctx.shape.out_rows } else { ctx.shape.rows };
-    let items = o.parts.iter().map(|p| p.w.n.div_ceil(columns(p))).sum();
+    let items = o.parts.iter().map(|p| p.w.n.div_ceil(columns(p, o.kind))).sum();
     let x = act(views, o.x, o.kind, rows, o.parts[0].w.k);
     let failed = std::sync::OnceLock::new();
     ctx.pool.run(items, &|mut item, scratch| {
         let part = o.parts.iter().find(|p| {
-            let mine = p.w.n.div_ceil(columns(p));
+            let mine = p.w.n.div_ceil(columns(p, o.kind));
             let found = item < mine;
             item -= if found { 0 } else { mine };
             found
@@ -91,7 +98,7 @@ fn run_item(
     simd: Simd,
     scratch: &mut [f32],
 ) -> Result<(), String> {
-    let (n, step) = (part.w.n, columns(part));
+    let (n, step) = (part.w.n, columns(part, x.kind()));
     let (c0, c1) = (item * step, (item * step + step).min(n));
     let width = c1 - c0;
     let bytes = part.w.row_bytes() as usize;
