@@ -237,6 +237,11 @@ impl Pack {
             serde_json::from_slice(&json).map_err(|e| invalid("header", e.to_string()))?;
         header.manifest.reindex();
         let payload_at = (16 + length).next_multiple_of(PAGE);
+        let mut gap = Vec::new();
+        file.take(payload_at - 16 - length).read_to_end(&mut gap).map_err(io_error)?;
+        if let Some(at) = gap.iter().position(|b| *b != 0) {
+            return Err(invalid("padding", format!("byte {} is not zero", 16 + length + at as u64)));
+        }
         let payload = header.manifest.payload;
         let pack = Self { path: path.into(), header, id, payload_at, payload };
         pack.check(size)?;
@@ -295,7 +300,7 @@ impl Pack {
             .map_err(|source| PackError::Io { path: self.path.clone(), source })
     }
 
-    /// Re-hashes every tensor and side file; the first that differs is named.
+    /// Re-hashes every tensor and side file; the first that differs is named. What lies between them is zero.
     pub fn verify(&self) -> Result<(), PackError> {
         let region = self.weights()?;
         let bytes = region.as_slice();
@@ -307,6 +312,26 @@ impl Pack {
                 let what = format!("BLAKE3 is {have}, the manifest says {want}");
                 return Err(PackError::Invalid { path: self.path.clone(), field: name.clone(), what });
             }
+        }
+        self.verify_padding(bytes)
+    }
+
+    /// No byte of the file is outside a hash and free to change: padding is zero.
+    fn verify_padding(&self, bytes: &[u8]) -> Result<(), PackError> {
+        let tensors = self.header.manifest.entries.iter().map(|e| (e.offset, e.bytes));
+        let files = self.header.files.iter().map(|f| (f.offset, f.bytes));
+        let mut spans: Vec<(u64, u64)> = tensors.chain(files).chain([(self.payload, 0)]).collect();
+        spans.sort_unstable();
+        let mut at = 0;
+        for (offset, len) in spans {
+            // Only a hostile header overlaps spans; then there is no gap between them.
+            let gap = &bytes[at as usize..offset.max(at) as usize];
+            if let Some(i) = gap.iter().position(|b| *b != 0) {
+                let what = format!("byte {} is not zero", self.payload_at + at + i as u64);
+                let (path, field) = (self.path.clone(), "padding".to_owned());
+                return Err(PackError::Invalid { path, field, what });
+            }
+            at = at.max(offset + len);
         }
         Ok(())
     }

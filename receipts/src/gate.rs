@@ -101,6 +101,26 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// The same refusal with the command that helps here, where a caller knows more than the tuple says: the
+    /// path of a checkpoint, a topology file, a number of threads.
+    #[must_use]
+    pub fn with_command(mut self, helps: &str) -> Self {
+        match &mut self {
+            Self::NoReceipt { command, .. }
+            | Self::Identity { command, .. }
+            | Self::NotMeasured { command, .. }
+            | Self::NotPassed { command, .. } => helps.clone_into(command),
+            Self::Tuple(_)
+            | Self::Store(_)
+            | Self::Policy { .. }
+            | Self::Limits { .. }
+            | Self::ForeignSigner { .. } => {}
+        }
+        self
+    }
+}
+
 /// Whether `want` may start in a process whose identity is `now`, by receipts of any signer.
 pub fn admit(
     store: &Store,
@@ -249,6 +269,8 @@ mod tests {
         assert!(text.contains("no receipt") && text.contains(command), "{text}");
         let kernel_only = kit();
         assert!(matches!(kernel_only.refusal(), Refusal::NoReceipt { .. }));
+        let told = kernel_only.refusal().with_command("sparkpipe qualify ./x.pack").to_string();
+        assert!(told.ends_with("run `sparkpipe qualify ./x.pack`"), "{told}");
     }
 
     /// Every identity field but the policy, changed now, refuses by name with both values.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use harness::engine::{Engine, EngineSize, Plans};
 use harness::instruments::machine::Machine;
+use harness::pack::{Pack, PackError};
 use receipts::{Policy, Refusal, Store, TupleKey, admit};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -59,11 +60,13 @@ pub fn run(args: &Serve) -> Result<Exit> {
         eprintln!("refused: {refusal}");
         return Ok(Exit::Refused);
     }
-    let pack = state::pack_of(&args.model, args.recipe.as_deref(), &state)?;
-    if let Err(fault) = pack.verify() {
-        eprintln!("refused: {fault}");
-        return Ok(Exit::Refused);
-    }
+    let pack = match sound_pack(args, &state)? {
+        Ok(pack) => pack,
+        Err(fault) => {
+            eprintln!("refused: {fault}");
+            return Ok(Exit::Refused);
+        }
+    };
     let class = class_of(args.class.as_deref(), &pack)?;
     let (header, policy, machine) = (&pack.header, Policy::embedded(), Machine::read());
     let threads = state::threads(args.threads)?;
@@ -74,7 +77,7 @@ pub fn run(args: &Serve) -> Result<Exit> {
         Ok(admitted) => admitted,
         Err(refusal @ (Refusal::Store(_) | Refusal::Tuple(_))) => return Err(refusal.into()),
         Err(refusal) => {
-            eprintln!("{refusal}");
+            eprintln!("{}", refusal.with_command(&qualify_command(args, &tuple)));
             return Ok(Exit::Refused);
         }
     };
@@ -104,6 +107,47 @@ pub fn run(args: &Serve) -> Result<Exit> {
     listen(args, HostEngine::new(engine), text, name)
 }
 
+/// The pack with every byte of it checked. A damaged one is a refusal (the inner result), not an error.
+fn sound_pack(args: &Serve, state: &StateDir) -> Result<Result<Pack, PackError>> {
+    let pack = match state::pack_of(&args.model, args.recipe.as_deref(), state) {
+        Ok(pack) => pack,
+        Err(error) => match error.downcast::<PackError>() {
+            Ok(fault @ PackError::Invalid { .. }) => return Ok(Err(fault)),
+            Ok(other) => return Err(other.into()),
+            Err(error) => return Err(error),
+        },
+    };
+    Ok(match pack.verify() {
+        Ok(()) => Ok(pack),
+        Err(fault) => Err(fault),
+    })
+}
+
+/// The command that qualifies what `args` ask to serve: the tuple's own, with the names and files given here.
+fn qualify_command(args: &Serve, tuple: &TupleKey) -> String {
+    let mut command = tuple.qualify_command();
+    let own = format!("qualify {} --recipe {}", tuple.model, tuple.recipe);
+    let recipe = args.recipe.as_deref().unwrap_or(&tuple.recipe);
+    let given = format!("qualify {} --recipe {}", quoted(&args.model), quoted(recipe));
+    command = command.replacen(&own, &given, 1);
+    if let Some(file) = &args.topology {
+        command += &format!(" --topology {}", quoted(&file.to_string_lossy()));
+    }
+    if let Some(threads) = args.threads {
+        command += &format!(" --threads {threads}");
+    }
+    command
+}
+
+/// `word` as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 fn listen(args: &Serve, engine: HostEngine, text: Arc<PackText>, name: String) -> Result<Exit> {
     let config = scheduler::Config { queue: args.queue, ..scheduler::Config::default() };
     let scheduler = scheduler::spawn(engine, Arc::clone(&text), config)?;
@@ -130,5 +174,33 @@ async fn shutdown() {
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = term.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    #[test]
+    fn the_command_that_helps_names_the_files_that_were_given() {
+        let command = |line: &[&str]| {
+            let args = Line::try_parse_from([&["serve"], line].concat()).unwrap().serve;
+            qualify_command(&args, &TupleKey::local("tiny", "bf16", "bf16", 2048, 8))
+        };
+        let plain = "sparkpipe qualify tiny --recipe bf16 --class bf16 --context 2048 --batch 8";
+        assert_eq!(command(&["tiny"]), plain);
+        let given = command(&["a b/it's", "--recipe", "r.toml", "--topology", "t.toml", "--threads", "3"]);
+        assert_eq!(
+            given,
+            "sparkpipe qualify 'a b/it'\\''s' --recipe r.toml --class bf16 --context 2048 --batch 8 \
+             --topology t.toml --threads 3"
+        );
     }
 }

@@ -146,7 +146,10 @@ pub fn resolve(model: &str) -> Result<Named> {
             known.join(", ")
         );
     }
-    Ok(if path.is_file() && is_pack(&path)? { Named::Pack(path) } else { Named::Checkpoint(path) })
+    // A file named as a pack whose first bytes are damaged is still meant as one, and refused as one.
+    let named = path.extension().is_some_and(|e| e == "pack");
+    let pack = path.is_file() && (named || is_pack(&path)?);
+    Ok(if pack { Named::Pack(path) } else { Named::Checkpoint(path) })
 }
 
 /// Whether a file begins like a pack.

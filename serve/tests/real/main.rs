@@ -1,0 +1,7 @@
+//! The real binary from start to stop: qualify, the gate's refusals, and the server over HTTP.
+
+mod home;
+mod refusals;
+mod server;
+mod serving;
+mod synthetic;
