@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod builtin;
 pub mod checked;
+pub mod compare;
 pub mod containers;
 pub mod engine;
 pub mod eval;

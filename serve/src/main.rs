@@ -1,7 +1,8 @@
 //! The sparkpipe binary: one `match` over the commands.
 use clap::{CommandFactory, Parser, Subcommand};
 use sparkpipe::commands::{
-    bench, completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth, topologies,
+    bench, compare, completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth,
+    topologies,
 };
 use std::process::ExitCode;
 
@@ -32,6 +33,8 @@ enum Command {
     Oracle(oracle::OracleArgs),
     /// Run each kernel of the plans alone: time, ceiling and error against f64.
     Bench(bench::Bench),
+    /// Time our decode step beside another engine's, interleaved on one file.
+    Compare(compare::Compare),
     /// Measure a model at every batch bucket and write receipts.
     Qualify(qualify::Qualify),
     /// List, show, verify, export and compare receipts.
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => ledger::run(&args),
         Command::Oracle(args) => oracle::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Qualify(args) => qualify::run(&args),
         Command::Receipts(args) => receipts::run(&args),
         Command::Topologies(args) => topologies::run(&args),

@@ -11,22 +11,27 @@ const ROWS: usize = 4096;
 const TILE: usize = 16;
 const PASSES: usize = 15;
 
-/// A seeded BF16 matrix of 8 MiB and one activation row.
+/// A seeded BF16 matrix of 8 MiB, one activation row, and how far the time may move.
 pub struct Canary {
     weights: Vec<u8>,
     x: Vec<u16>,
-}
-
-impl Default for Canary {
-    fn default() -> Self {
-        // BF16 values of 1 + i/128: finite, so that no slow path of the processor is measured.
-        let value = |i: usize| 0x3f80u16 + (i.wrapping_mul(2_654_435_761) >> 7) as u16 % 128;
-        let weights = (0..K * ROWS).flat_map(|i| value(i).to_le_bytes()).collect();
-        Self { weights, x: (0..K).map(value).collect() }
-    }
+    limit_ppm: u64,
 }
 
 impl Canary {
+    /// A canary that has moved when its time changed by more than `limit_ppm`.
+    pub fn new(limit_ppm: u64) -> Self {
+        // BF16 values of 1 + i/128: finite, so that no slow path of the processor is measured.
+        let value = |i: usize| 0x3f80u16 + (i.wrapping_mul(2_654_435_761) >> 7) as u16 % 128;
+        let weights = (0..K * ROWS).flat_map(|i| value(i).to_le_bytes()).collect();
+        Self { weights, x: (0..K).map(value).collect(), limit_ppm }
+    }
+
+    /// Whether the time moved from `before` to `after` beyond the limit.
+    pub fn moved(&self, before: u64, after: u64) -> bool {
+        receipts::Canary::new(before, after).is_none_or(|c| c.moved_ppm > self.limit_ppm)
+    }
+
     /// Time of the fastest pass in nanoseconds: a slow state of the machine slows every pass, a neighbour on a
     /// shared processor only some of them.
     pub fn run(&self, device: &mut HostDevice) -> u64 {
@@ -54,5 +59,20 @@ impl Canary {
             })
             .min();
         times.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::host::simd::Simd;
+
+    #[test]
+    fn it_takes_time_and_moves_only_beyond_its_limit() {
+        let canary = Canary::new(100_000);
+        let mut device = HostDevice::new(2, Simd::SCALAR, 0);
+        assert!(canary.run(&mut device) > 10_000, "8 MiB cannot be read in 10 us");
+        assert!(!canary.moved(1000, 1100) && canary.moved(1000, 1101));
+        assert!(canary.moved(0, 5), "a canary without a time is no canary");
     }
 }

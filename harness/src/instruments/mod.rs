@@ -2,4 +2,5 @@
 pub mod canary;
 pub mod curve;
 pub mod machine;
+pub mod run_queue;
 pub mod series;

@@ -144,7 +144,7 @@ pub fn receipt(e: &Evidence<'_>, input: &RecordInput<'_>) -> Option<Receipt> {
         series_ns: cell.series.clone(),
         warmup_ns: cell.warmup.clone(),
         stop: Stop { met: cell.stop.met, reason: cell.stop.reason.clone() },
-        discarded_samples: 0,
+        discarded_samples: cell.discarded,
         batch: input.size.batch as u32,
         launches: cell.launches,
         graph_nodes: cell.launches,
@@ -227,6 +227,6 @@ fn correctness(e: &Evidence<'_>, input: &RecordInput<'_>) -> Correctness {
         batch_invariant: Some(cell.tokens_hash == cell.reference_hash),
         reference_tokens_hash: reference,
         tokens: cell.tokens,
-        poisoned: true,
+        poisoned: cell.poisoned,
     }
 }

@@ -3,6 +3,7 @@
 //! Each command is a clap `Args` struct with a `run` that returns an [`Exit`]. Facts go to standard output, one
 //! clear error line to standard error.
 pub mod bench;
+pub mod compare;
 pub mod completions;
 pub mod doctor;
 pub mod host;

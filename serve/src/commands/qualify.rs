@@ -105,7 +105,9 @@ pub fn run(args: &Qualify) -> Result<Exit> {
     banner(&session, args);
     let mut reference = None;
     let mut all_pass = true;
-    for tuple in order(tuples) {
+    let mut done = Vec::new();
+    let progress = Progress::new(tuples.len());
+    for tuple in order(tuples, args.seed) {
         let evidence = Evidence {
             admission: identity.clone(),
             machine: &session.machine,
@@ -120,16 +122,60 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         let record = store.append(Entry::Step(receipt.clone()), &signer)?;
         if args.json {
             println!("{}", serde_json::to_string(&receipt)?);
-        } else {
-            print_row(&receipt, record.short_id());
         }
+        progress.cell(&receipt);
+        done.push((receipt, record.short_id().to_owned()));
+    }
+    drop(progress);
+    // Cells run in a shuffled order; the table is read by batch.
+    done.sort_by_key(|(receipt, _)| receipt.tuple.batch);
+    if !args.json {
+        done.iter().for_each(|(receipt, id)| print_row(receipt, id));
     }
     Ok(Exit::holds(all_pass))
 }
 
-/// Small cells first: the reference grows with the batch, and a hot machine meets the long cells last.
-fn order(mut tuples: Vec<TupleKey>) -> Vec<TupleKey> {
-    tuples.sort_by_key(|t| t.batch);
+/// Cells done, on standard error: as a bar on a terminal, as lines elsewhere.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(cells: usize) -> Self {
+        let style = ProgressStyle::with_template("cells {pos}/{len} {elapsed}, about {eta} left: {msg}");
+        Self(ProgressBar::new(cells as u64).with_style(style.unwrap_or(ProgressStyle::default_bar())))
+    }
+
+    fn cell(&self, receipt: &Receipt) {
+        let word = receipt.verdict.as_ref().map_or("none", Verdict::word);
+        self.0.set_message(format!("B{} {word}", receipt.tuple.batch));
+        self.0.inc(1);
+        if self.0.is_hidden() {
+            eprintln!(
+                "cell {} of {}: B{} {word}",
+                self.0.position(),
+                self.0.length().unwrap_or(0),
+                receipt.tuple.batch
+            );
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// The cells in a seeded, shuffled order (Fisher-Yates): a drift of the machine does not follow the batch.
+fn order(mut tuples: Vec<TupleKey>, seed: u64) -> Vec<TupleKey> {
+    let mut state = seed;
+    for last in (1..tuples.len()).rev() {
+        // splitmix64; the modulo's bias over at most a few dozen cells is below 2^-58.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        tuples.swap(last, ((z ^ (z >> 31)) % (last as u64 + 1)) as usize);
+    }
     tuples
 }
 
@@ -150,7 +196,9 @@ fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
     };
     let mut device = HostDevice::new(threads, simd, 0);
     let probe = probe(&mut device, &machine)?;
-    let (canary, policy) = (Canary::default(), Policy::embedded());
+    let policy = Policy::embedded();
+    let limit = policy.device("host").map_or(0, |d| d.canary_ppm);
+    let canary = Canary::new(limit);
     Ok(Session { pack, class, machine, threads, simd, rule, probe, oracle, canary, policy })
 }
 
@@ -276,5 +324,25 @@ fn print_row(r: &Receipt, id: &str) {
     );
     for warning in &r.warnings {
         println!("      warning: {warning}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_shuffled_by_the_seed_and_none_is_lost() {
+        let tuples = || {
+            [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].map(|b| TupleKey::local("m", "r", "bf16", 2048, b))
+        };
+        let batches = |seed| order(tuples().to_vec(), seed).iter().map(|t| t.batch).collect::<Vec<_>>();
+        let (one, two) = (batches(1), batches(2));
+        assert_ne!(one, two);
+        assert_eq!(one, batches(1));
+        let mut sorted = one.clone();
+        sorted.sort_unstable();
+        assert_ne!(one, sorted);
+        assert_eq!(sorted, tuples().map(|t| t.batch));
     }
 }
