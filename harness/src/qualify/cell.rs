@@ -10,7 +10,7 @@ use kernels::buffer::Arena;
 use kernels::host::LaunchTime;
 use receipts::ClosureLine;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Everything measured of a cell.
 #[derive(Clone, Debug)]
@@ -47,8 +47,12 @@ pub struct CellResult {
     pub launches: u64,
 }
 
-/// Most rounds of a series; each one starts from a new fill.
-const MAX_ROUNDS: usize = 4;
+/// Rounds that every cell may have; each one starts from a new fill.
+const MIN_ROUNDS: usize = 4;
+/// Rounds of a cell whose steps are short: they cost little and settle a noisy series.
+const MAX_ROUNDS: usize = 12;
+/// Time after which no more than [`MIN_ROUNDS`] begin.
+const CELL_TIME: Duration = Duration::from_secs(8);
 
 /// Measures `rows` rows on `engine`. `reference` holds each row's tokens.
 pub fn measure(
@@ -65,6 +69,7 @@ pub fn measure(
     let mut worst: Option<(u64, u64)> = None;
     let mut tokens_hash = String::new();
     let mut last = Vec::new();
+    let begin = Instant::now();
     for round in 0..MAX_ROUNDS {
         let mark = run.mark();
         let before = canary.run(engine.device());
@@ -76,7 +81,7 @@ pub fn measure(
             break;
         }
         tokens_hash = hash;
-        let end = round + 1 == MAX_ROUNDS;
+        let end = round + 1 == MAX_ROUNDS || (round + 1 >= MIN_ROUNDS && begin.elapsed() > CELL_TIME);
         // A block that moved the canary was not measured in one state. The last chance is kept, so that the
         // receipt fails by its canary and not for want of samples.
         if canary.moved(before, after) && !(end && worst.is_none()) {
