@@ -5,7 +5,9 @@
 use crate::containers::{Checkpoint, ContainerError};
 use crate::pack::{Pack, PackError};
 use crate::recipe::Recipe;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Its name on the command line and in tuples.
 pub const NAME: &str = "whatis-9m";
@@ -13,10 +15,69 @@ pub const NAME: &str = "whatis-9m";
 /// The recipe it is packed in.
 pub const RECIPE: &str = "bf16";
 
-const SHARDS: [(&str, &[u8]); 2] = [
-    ("model-00001-of-00002.safetensors", include_bytes!("../builtin/model-00001-of-00002.safetensors")),
-    ("model-00002-of-00002.safetensors", include_bytes!("../builtin/model-00002-of-00002.safetensors")),
+const SHARDS: [(&str, Planes); 2] = [
+    (
+        "model-00001-of-00002.safetensors",
+        Planes {
+            packed: include_bytes!(concat!(env!("OUT_DIR"), "/model-00001-of-00002.safetensors.planes")),
+            planes: 2,
+        },
+    ),
+    (
+        "model-00002-of-00002.safetensors",
+        Planes {
+            packed: include_bytes!(concat!(env!("OUT_DIR"), "/model-00002-of-00002.safetensors.planes")),
+            planes: 2,
+        },
+    ),
 ];
+
+const EXPECTED: Planes =
+    Planes { packed: include_bytes!(concat!(env!("OUT_DIR"), "/expected.safetensors.planes")), planes: 4 };
+
+/// A file in byte planes, packed by the build script.
+struct Planes {
+    packed: &'static [u8],
+    planes: usize,
+}
+
+/// Largest plane that is unpacked: well above the 4.5 MB of the largest there is.
+const PLANE_LIMIT: u64 = 64 << 20;
+
+impl Planes {
+    /// The file's bytes.
+    fn unpack(&self) -> std::io::Result<Vec<u8>> {
+        let cut = || std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "an embedded plane is cut short");
+        let (mut rest, mut planes) = (self.packed, Vec::new());
+        for _ in 0..self.planes {
+            let (length, tail) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+            let length = u32::from_le_bytes(*length) as usize;
+            let stream = tail.get(..length).ok_or_else(cut)?;
+            let mut plane = Vec::new();
+            flate2::read::ZlibDecoder::new(stream).take(PLANE_LIMIT).read_to_end(&mut plane)?;
+            planes.push(plane);
+            rest = &tail[length..];
+        }
+        let total = planes.iter().map(Vec::len).sum();
+        // Plane p holds bytes p, p + planes, p + 2 planes, ...
+        let byte = |at: usize| planes[at % self.planes].get(at / self.planes).copied().ok_or_else(cut);
+        (0..total).map(byte).collect()
+    }
+}
+
+/// The unpacked shards, made once in a process: about 0.1 s.
+fn shards() -> Result<&'static [Vec<u8>; 2], ContainerError> {
+    static SHARD_BYTES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    if let Some(made) = SHARD_BYTES.get() {
+        return Ok(made);
+    }
+    let [first, second] = SHARDS;
+    let made = [first.1.unpack(), second.1.unpack()];
+    let [first, second] = made;
+    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
+    let made = [first.map_err(io)?, second.map_err(io)?];
+    Ok(SHARD_BYTES.get_or_init(|| made))
+}
 
 const INDEX: &str = include_str!("../builtin/model.safetensors.index.json");
 
@@ -32,16 +93,16 @@ const SIDE_FILES: [(&str, &[u8]); 4] = [
 
 /// The checkpoint, borrowed from the executable.
 pub fn checkpoint() -> Result<Checkpoint, ContainerError> {
-    let checkpoint = Checkpoint::from_embedded(&SHARDS, Some(INDEX))?;
+    let [first, second] = shards()?;
+    let shards = [(SHARDS[0].0, first.as_slice()), (SHARDS[1].0, second.as_slice())];
+    let checkpoint = Checkpoint::from_embedded(&shards, Some(INDEX))?;
     Ok(SIDE_FILES.iter().fold(checkpoint, |c, (name, bytes)| c.with_side_file(name, bytes)))
 }
 
 /// Logits and greedy ids of an independent implementation, for the oracle clause of its receipts.
 pub fn expected() -> Result<Checkpoint, ContainerError> {
-    Checkpoint::from_embedded(
-        &[("expected.safetensors", include_bytes!("../builtin/expected.safetensors"))],
-        None,
-    )
+    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
+    Checkpoint::from_bytes(EXPECTED.unpack().map_err(io)?)
 }
 
 /// Whether `pack` holds exactly this model.
@@ -95,6 +156,20 @@ fn same_tensors(pack: &Pack, checkpoint: &Checkpoint) -> Result<bool, PackError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn embedded_files_are_those_of_the_repository() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("builtin");
+        let [first, second] = shards().unwrap();
+        let expected = EXPECTED.unpack().unwrap();
+        for (name, bytes) in
+            [(SHARDS[0].0, first), (SHARDS[1].0, second), ("expected.safetensors", &expected)]
+        {
+            assert!(*bytes == std::fs::read(folder.join(name)).unwrap(), "{name}");
+        }
+        let cut = Planes { packed: &SHARDS[0].1.packed[..100], planes: 2 };
+        assert!(cut.unpack().is_err());
+    }
 
     #[test]
     fn the_pack_is_written_once_and_reopened_as_the_same() {
