@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const K: usize = 2048;
 /// Weight rows of an item.
-const ROWS: usize = 32;
+const ROWS: usize = 64;
 
 fn weights(format: Format, n: usize) -> Vec<u8> {
     let bytes = usize::try_from(format.matrix_bytes(n, K).expect("K is whole blocks")).expect("fits");

@@ -195,23 +195,10 @@ pub fn tile(
         Level::Avx2 => unsafe { super::host_avx2::tile(simd, &shape, x, scratch, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a `Simd` of this level exists only where its instructions were detected; `check` passed.
-        Level::Avx512 => unsafe { tile_avx512(simd, &shape, x, scratch, out) },
+        Level::Avx512 => unsafe { super::host_avx512::tile(simd, &shape, x, scratch, out) },
         _ => host_scalar::tile(&shape, x, scratch, out),
     }
     Ok(())
-}
-
-/// # Safety
-/// The instructions of [`Level::Avx512`] are there and the shape was checked.
-#[cfg(target_arch = "x86_64")]
-unsafe fn tile_avx512(simd: Simd, shape: &Shape<'_>, x: &Act<'_>, scratch: &mut [f32], out: &mut [f32]) {
-    // SAFETY: the caller's contract; the level includes AVX2, FMA and F16C.
-    unsafe {
-        match x {
-            Act::Q8(x) => super::host_avx512_q8::tile(shape, x, scratch, out),
-            Act::F32(_) | Act::Bf16(_) => super::host_avx2::tile(simd, shape, x, scratch, out),
-        }
-    }
 }
 
 fn check<'a>(

@@ -31,9 +31,15 @@ struct Columns {
     scales: [f32; FOUR],
 }
 
+/// Bytes ahead of a weight row's block at which its stream begins to be fetched.
+const AHEAD: usize = 1024;
+
+/// Records that weight codes meet once they are unpacked: up to eight activation rows.
+const RECORDS: usize = 2;
+
 /// Bytes of scratch that a tile of `k` values needs, the alignment of its records included.
 pub(super) const fn scratch_bytes(k: usize) -> usize {
-    k / Q8_GROUP * size_of::<Columns>() + align_of::<Columns>()
+    k / Q8_GROUP * RECORDS * size_of::<Columns>() + align_of::<Columns>()
 }
 
 /// One Q8 row by its parts.
@@ -79,7 +85,7 @@ pub(super) unsafe fn tile(shape: &Shape<'_>, x: &[u8], scratch: &mut [f32], out:
     }
 }
 
-/// Cuts the activation rows into fours, twos and ones; three count as four with the last one twice.
+/// Cuts the activation rows into eights, fours, twos and ones; a short four repeats its last row.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn columns<F: Wide>(shape: &Shape<'_>, x: &[u8], scratch: &mut [f32], out: &mut [f32]) {
     debug_assert!(size_of_val(scratch) >= scratch_bytes(shape.k));
@@ -87,53 +93,60 @@ unsafe fn columns<F: Wide>(shape: &Shape<'_>, x: &[u8], scratch: &mut [f32], out
     let to: *mut Columns = scratch.as_mut_ptr().wrapping_add(skip).cast();
     let mut m = 0;
     while m < shape.rows.len() {
-        // SAFETY: the caller's contract; the scratch holds a record for each super-block.
+        // SAFETY: the caller's contract; the scratch holds two records for each super-block.
         unsafe {
-            let rows = fours(shape, x, m);
             m += match shape.rows.len() - m {
-                1 => pass::<F, 1>(shape, &rows, to, m, out),
-                2 => pass::<F, 2>(shape, &rows, to, m, out),
-                _ => pass::<F, 4>(shape, &rows, to, m, out),
+                1 => pass::<F, 1, 1>(shape, x, to, m, out),
+                2 => pass::<F, 2, 1>(shape, x, to, m, out),
+                3 | 4 => pass::<F, 4, 1>(shape, x, to, m, out),
+                _ => pass::<F, 4, RECORDS>(shape, x, to, m, out),
             };
         }
     }
 }
 
-/// `X` activation rows against all weight rows of the tile; returns X.
+/// `T` times `X` activation rows against all weight rows of the tile; returns their number.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn pass<F: Wide, const X: usize>(
+unsafe fn pass<F: Wide, const X: usize, const T: usize>(
     shape: &Shape<'_>,
-    rows: &[Row; FOUR],
+    x: &[u8],
     to: *mut Columns,
     m: usize,
     out: &mut [f32],
 ) -> usize {
     let (nt, supers) = (shape.nt, shape.k / Q8_GROUP);
-    let count = supers.div_ceil(FOUR / X);
-    for q in 0..count {
-        for c in 0..FOUR {
-            let s = (q * (FOUR / X) + c / X).min(supers - 1);
-            // SAFETY: the scratch has room for `count` records, super-block s exists.
-            unsafe { arrange::<F>(&rows[c % X], s, &mut *to.add(q), c) };
+    for u in 0..T {
+        // SAFETY: the scratch has room for T records a super-block; super-blocks are clamped to those that exist.
+        unsafe {
+            let rows = fours(shape, x, m + u * X);
+            for q in 0..supers.div_ceil(FOUR / X) {
+                for c in 0..FOUR {
+                    let s = (q * (FOUR / X) + c / X).min(supers - 1);
+                    arrange::<F>(&rows[c % X], s, &mut *to.add(q * T + u), c);
+                }
+            }
         }
     }
-    for n in (0..nt).step_by(FOUR) {
+    // Four rows a quarter of the tile apart: four long streams, which the processor fetches ahead.
+    let quarter = nt.div_ceil(FOUR);
+    for n in 0..quarter {
         let mut w = [shape.w.as_ptr(); FOUR];
         // SAFETY: weight rows are clamped to those that exist.
         let got = unsafe {
-            for (i, w) in w.iter_mut().enumerate() {
-                *w = shape.w.as_ptr().add((n + i).min(nt - 1) * shape.row_bytes);
+            for (r, w) in w.iter_mut().enumerate() {
+                *w = shape.w.as_ptr().add((n + r * quarter).min(nt - 1) * shape.row_bytes);
             }
-            let ahead = if m == 0 && n + 2 * FOUR <= nt { FOUR * shape.row_bytes } else { 0 };
-            block::<F, X>(w, to, supers, ahead)
+            block::<F, X, T>(w, to, supers, if m == 0 { AHEAD } else { 0 })
         };
-        for t in 0..X.min(shape.rows.len() - m) {
-            for r in 0..FOUR.min(nt - n) {
-                out[(m + t) * nt + n + r] = got[FOUR * r + t];
+        for t in 0..(T * X).min(shape.rows.len() - m) {
+            for r in 0..FOUR {
+                if n + r * quarter < nt {
+                    out[(m + t) * nt + n + r * quarter] = got[t / X][FOUR * r + t % X];
+                }
             }
         }
     }
-    X
+    T * X
 }
 
 /// Writes super-block `s` of an activation row as column `c` of a record.
@@ -177,22 +190,24 @@ unsafe fn arrange<F: Wide>(row: &Row, s: usize, to: &mut Columns, c: usize) {
     }
 }
 
-/// Four weight rows by X activation rows over all super-blocks: output 4r + t.
+/// Four weight rows by T times X activation rows over all super-blocks: output 4r + t of each T.
 ///
-/// `ahead` bytes after each block it reads the next rows of the tile begin to be fetched.
+/// What lies `ahead` bytes behind each block it reads begins to be fetched.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn block<F: Wide, const X: usize>(
+unsafe fn block<F: Wide, const X: usize, const T: usize>(
     w: [*const u8; FOUR],
     columns: *const Columns,
     supers: usize,
     ahead: usize,
-) -> [f32; 16] {
-    let mut total = _mm512_setzero_ps();
+) -> [[f32; 16]; T] {
+    let mut total = [_mm512_setzero_ps(); T];
     let per = FOUR / X;
+    // A count the compiler does not know keeps the rows apart: unrolled, they are mixed and registers run out.
+    let rows = std::hint::black_box(FOUR);
     for q in 0..supers.div_ceil(per) {
-        // SAFETY: record q and the super-blocks below `supers` of each row exist.
+        // SAFETY: records T * q.. and the super-blocks below `supers` of each row exist.
         unsafe {
-            let x = &*columns.add(q);
+            let x = &*columns.add(T * q).cast::<[Columns; T]>();
             let mut at = [[w[0]; FOUR]; FOUR];
             for b in 0..per {
                 for r in 0..FOUR {
@@ -202,53 +217,73 @@ unsafe fn block<F: Wide, const X: usize>(
                     }
                 }
             }
-            let v = values::<F, X>(&at, x);
-            total = add_up::<X>(v, &x.scales, total, supers - q * per);
+            let v = values::<F, X, T>(&at, x, rows);
+            for u in 0..T {
+                total[u] = add_up::<X>(v[u], &x[u].scales, total[u], supers - q * per);
+            }
         }
     }
-    let mut out = [0f32; 16];
-    // SAFETY: sixteen f32.
-    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), total) };
+    let mut out = [[0f32; 16]; T];
+    for u in 0..T {
+        // SAFETY: sixteen f32.
+        unsafe { _mm512_storeu_ps(out[u].as_mut_ptr(), total[u]) };
+    }
     out
 }
 
-/// The value `v` of the tree for 4 rows (lanes) by 4 columns (elements); `at[b][r]` is row r's block of the
-/// columns c with c / X = b.
+/// The value `v` of the tree for 4 rows (lanes) by 4 columns (elements) of each record; `at[b][r]` is row r's
+/// block of the columns c with c / X = b. `count` is four.
 #[inline(always)]
-unsafe fn values<F: Wide, const X: usize>(at: &[[*const u8; FOUR]; FOUR], x: &Columns) -> __m512 {
-    // SAFETY: the caller's blocks and record; the level's features are there.
+unsafe fn values<F: Wide, const X: usize, const T: usize>(
+    at: &[[*const u8; FOUR]; FOUR],
+    x: &[Columns; T],
+    count: usize,
+) -> [__m512; T] {
+    // SAFETY: the caller's blocks and records; the level's features are there.
     unsafe {
+        let zero = _mm512_setzero_si512();
         let mut heads = [F::heads(&at[0]); FOUR];
         for b in 1..FOUR / X {
             heads[b] = F::heads(&at[b]);
         }
-        let mut rows = [_mm512_setzero_si512(); FOUR];
-        for r in 0..FOUR {
-            let mut dots = [_mm512_setzero_si512(); FOUR];
+        let mut rows = [[zero; FOUR]; T];
+        let columns: *const [Columns; T] = x;
+        for r in 0..count.min(FOUR) {
+            // Read anew for each row: else all columns are copied to the stack before the first.
+            let x = &*std::ptr::from_ref(&columns).read_volatile();
+            let mut dots = [[zero; FOUR]; T];
             for b in 0..FOUR / X {
                 let codes = F::codes(at[b][r]);
                 let scale = F::scale(at[b][r], &heads[b], r);
-                for c in b * X..(b + 1) * X {
-                    dots[c] = _mm512_madd_epi16(dot::<F>(&codes, x, c), scale);
+                for u in 0..T {
+                    for c in b * X..(b + 1) * X {
+                        dots[u][c] = _mm512_madd_epi16(dot::<F>(&codes, &x[u], c), scale);
+                    }
                 }
             }
-            rows[r] = sum_lanes(dots);
+            for u in 0..T {
+                rows[u][r] = sum_lanes(dots[u]);
+            }
         }
         // d and dmin of column c in element c of each row's lane.
-        let d = _mm512_unpacklo_epi64(
+        let both = _mm512_unpacklo_epi64(
             _mm512_unpacklo_epi32(heads[0].d, heads[1 / X].d),
             _mm512_unpacklo_epi32(heads[2 / X].d, heads[3 / X].d),
         );
-        let v = _mm512_mul_ps(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(d)), _mm512_cvtepi32_ps(across(rows)));
-        if F::MINIMA == Minima::None {
-            return v;
+        let d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        let dmin = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both)));
+        let mut v = [d; T];
+        for u in 0..T {
+            v[u] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(across(rows[u])));
+            if F::MINIMA != Minima::None {
+                let mut mins = [zero; FOUR];
+                for c in 0..FOUR {
+                    mins[c] = minima::<F>(&heads[c / X], &x[u].sums[c]);
+                }
+                v[u] = _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(sum_lanes(mins)), v[u]);
+            }
         }
-        let mut mins = [_mm512_setzero_si512(); FOUR];
-        for (c, mins) in mins.iter_mut().enumerate() {
-            *mins = minima::<F>(&heads[c / X], &x.sums[c]);
-        }
-        let dmin = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(d)));
-        _mm512_fnmadd_ps(dmin, _mm512_cvtepi32_ps(sum_lanes(mins)), v)
+        v
     }
 }
 

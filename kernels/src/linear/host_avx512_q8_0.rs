@@ -69,18 +69,21 @@ unsafe fn pass<const X: usize>(
             unsafe { arrange(&rows[c % X], s, &mut *to.add(q), c) };
         }
     }
-    for n in (0..nt).step_by(FOUR) {
+    let quarter = nt.div_ceil(FOUR);
+    for n in 0..quarter {
         let mut w = [shape.w.as_ptr(); FOUR];
         // SAFETY: weight rows are clamped to those that exist.
         let got = unsafe {
-            for (i, w) in w.iter_mut().enumerate() {
-                *w = shape.w.as_ptr().add((n + i).min(nt - 1) * shape.row_bytes);
+            for (r, w) in w.iter_mut().enumerate() {
+                *w = shape.w.as_ptr().add((n + r * quarter).min(nt - 1) * shape.row_bytes);
             }
             block::<X>(w, to, supers)
         };
         for t in 0..X.min(shape.rows.len() - m) {
-            for r in 0..FOUR.min(nt - n) {
-                out[(m + t) * nt + n + r] = got[FOUR * t + r];
+            for r in 0..FOUR {
+                if n + r * quarter < nt {
+                    out[(m + t) * nt + n + r * quarter] = got[FOUR * t + r];
+                }
             }
         }
     }

@@ -10,6 +10,8 @@ mod host_avx2_fused;
 #[cfg(target_arch = "x86_64")]
 mod host_avx2_q8;
 #[cfg(target_arch = "x86_64")]
+mod host_avx512;
+#[cfg(target_arch = "x86_64")]
 mod host_avx512_q8;
 #[cfg(target_arch = "x86_64")]
 mod host_avx512_q8_0;

@@ -12,8 +12,9 @@ use ledger::Feature;
 /// Rows of activations that pass over a weight tile before its results are stored.
 pub(crate) const ROW_CHUNK: usize = 128;
 
-/// Columns of an item of the integer class: it decodes nothing, but arranges its activations once an item.
-const INTEGER_COLUMNS: usize = 32;
+/// Columns of an item of the integer class: it decodes nothing, but arranges its activations once an item, and
+/// reads its weights as four streams that should be long.
+const INTEGER_COLUMNS: usize = 64;
 
 /// Columns of an item: a multiple of the tile, and whole Q8 groups where the output is Q8.
 pub(crate) fn item_columns(w: &Matrix, x: ActKind, q8_out: bool) -> usize {
