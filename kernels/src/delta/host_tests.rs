@@ -129,12 +129,14 @@ fn steps_and_chunks_agree_with_the_f64_recurrence() {
             let start = row(dk * dv, 6);
             let mut exact_state: Vec<f64> = start.iter().map(|x| f64::from(*x)).collect();
             let want = case.exact(&mut exact_state);
-            let (mut stepped, mut chunked) = (start.clone(), start.clone());
-            let (by_step, by_chunk) =
-                (case.steps(simd(), &mut stepped), case.chunks(simd(), 0, &mut chunked));
-            for (got, state) in [(by_step, stepped), (by_chunk, chunked)] {
-                let (o, s) = (relative(&got, &want), relative(&state, &exact_state));
-                assert!(o < 1e-5 && s < 1e-5, "n {n} dk {dk} dv {dv} a_log {a_log}: {o} {s}");
+            for simd in Simd::available() {
+                let (mut stepped, mut chunked) = (start.clone(), start.clone());
+                let (by_step, by_chunk) =
+                    (case.steps(simd, &mut stepped), case.chunks(simd, 0, &mut chunked));
+                for (got, state) in [(by_step, stepped), (by_chunk, chunked)] {
+                    let (o, s) = (relative(&got, &want), relative(&state, &exact_state));
+                    assert!(o < 1e-5 && s < 1e-5, "{simd:?} n {n} dk {dk} dv {dv} a_log {a_log}: {o} {s}");
+                }
             }
         }
     }

@@ -148,12 +148,14 @@ mod tests {
             let bf: Vec<u16> = w.iter().map(|w| bf16_from_f32(*w)).collect();
             for (w, plus_one) in [(Vector::F32(&w), false), (Vector::Bf16(&bf), true)] {
                 let mut out = vec![f32::NAN; n];
-                rms_norm_row(simd(), &x, &w, 1e-6, plus_one, &mut out);
                 let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / n as f64;
-                for i in 0..n {
-                    let factor = f64::from(w.get(i)) + if plus_one { 1.0 } else { 0.0 };
-                    let want = f64::from(x[i]) / (mean + 1e-6).sqrt() * factor;
-                    assert!((f64::from(out[i]) - want).abs() <= 1e-6 * want.abs() + 1e-9);
+                for simd in Simd::available() {
+                    rms_norm_row(simd, &x, &w, 1e-6, plus_one, &mut out);
+                    for i in 0..n {
+                        let factor = f64::from(w.get(i)) + if plus_one { 1.0 } else { 0.0 };
+                        let want = f64::from(x[i]) / (mean + 1e-6).sqrt() * factor;
+                        assert!((f64::from(out[i]) - want).abs() <= 1e-6 * want.abs() + 1e-9);
+                    }
                 }
                 let (mut f, mut b, mut c) = (vec![0.0; n], vec![0; n], vec![0; n]);
                 rms_norm_row_both(simd(), &x, &w, 1e-6, plus_one, &mut f, &mut b);
@@ -179,7 +181,9 @@ mod tests {
                 rms_norm_row(simd, &x, &Vector::F32(&w), 1e-6, true, &mut out);
                 out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
             };
-            assert_eq!(run(simd()), run(Simd::SCALAR));
+            for simd in Simd::available() {
+                assert_eq!(run(simd), run(Simd::SCALAR));
+            }
             let mut residual = x.clone();
             let mut fused = vec![0.0; n];
             add_rms_norm_row(simd(), &d, &mut residual, &Vector::F32(&w), 1e-6, false, &mut fused);

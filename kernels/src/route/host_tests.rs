@@ -50,9 +50,11 @@ fn every_expert_count_and_k_with_and_without_normalisation() {
                     unique.sort_unstable();
                     unique.dedup();
                     assert_eq!(unique.len(), k);
-                    let (mut ids2, mut weights2) = (ids.clone(), weights.clone());
-                    route_row(Simd::SCALAR, &logits, norm, &mut ids2, &mut weights2).expect("finite");
-                    assert_eq!((ids2, weights2), (ids, weights));
+                    for simd in Simd::available() {
+                        let (mut ids2, mut weights2) = (vec![u32::MAX; k], vec![f32::NAN; k]);
+                        route_row(simd, &logits, norm, &mut ids2, &mut weights2).expect("finite");
+                        assert_eq!((&ids2, &weights2), (&ids, &weights));
+                    }
                 }
             }
         }
