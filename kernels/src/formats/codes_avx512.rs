@@ -4,7 +4,7 @@
 //! feed the *same* sub-block into each lane. The arrangement is four vectors of 64 codes, A, B, C, D: A and B
 //! are the even and odd quadwords of groups [`Wide::ORDER`] 0 and 1, C and D those of 2 and 3. The activations
 //! are arranged alike, once for many weight rows. Eight products a lane are below 2^15 for every format, so
-//! `packs` of the sums (A, B) and (C, D) loses nothing and one `madd` applies all scales of the super-block.
+//! `packs` of the sums loses nothing and its product with the scales takes 16-bit factors.
 #![allow(unsafe_code)]
 
 use super::codes_avx2::{K2, K4, K5, K6};
@@ -26,7 +26,7 @@ pub(crate) trait Wide {
     unsafe fn codes(w: *const u8) -> [__m512i; 4];
     /// What is prepared for four rows at once, row r in 128-bit lane r.
     unsafe fn heads(w: &[*const u8; 4]) -> Heads;
-    /// Row `r`'s scales as 16-bit factors of `packs((A, B), (C, D))`.
+    /// Row `r`'s scales, 16 bits each: a lane holds the four factors of its sums (A, B), then those of (C, D).
     unsafe fn scale(w: *const u8, heads: &Heads, r: usize) -> __m512i;
 }
 

@@ -3,8 +3,9 @@
 //! A *column* is an activation row in one super-block: with one activation row the four columns are four
 //! super-blocks in turn, with two rows two of each, from three rows on four rows. The columns are first
 //! arranged as [`crate::formats::codes_avx512`] wants them, once for all weight rows of the tile, so that a row
-//! meets a column in four `vpdpbusd`, one `packs` and one `madd`. Sixteen exact i32 sums then share their
-//! folding and one float step: lane r of a vector is weight row r, element c is column c.
+//! meets a column in four `vpdpbusd`, one `packs` and one multiply-add with the scales (two columns share two of
+//! each). Sixteen exact i32 sums then share their folding and one float step: lane r of a vector is weight row r,
+//! element c is column c.
 #![allow(unsafe_code)]
 
 use super::host::Shape;
@@ -251,18 +252,33 @@ unsafe fn values<F: Wide, const X: usize, const T: usize>(
         for r in 0..count.min(FOUR) {
             // Read anew for each row: else all columns are copied to the stack before the first.
             let x = &*std::ptr::from_ref(&columns).read_volatile();
-            let mut dots = [[zero; FOUR]; T];
-            for b in 0..FOUR / X {
-                let codes = F::codes(at[b][r]);
-                let scale = F::scale(at[b][r], &heads[b], r);
+            let mut codes = F::codes(at[0][r]);
+            let mut scale = F::scale(at[0][r], &heads[0], r);
+            let mut pairs = [[zero; 2]; T];
+            for p in 0..2 {
+                let (c, b) = (2 * p, 2 * p / X);
+                if X < FOUR && p > 0 {
+                    codes = F::codes(at[b][r]);
+                    scale = F::scale(at[b][r], &heads[b], r);
+                }
+                let (mut first, first_scale) = ([[zero; 2]; T], scale);
                 for u in 0..T {
-                    for c in b * X..(b + 1) * X {
-                        dots[u][c] = _mm512_madd_epi16(dot::<F>(&codes, &x[u], c), scale);
-                    }
+                    first[u] = dot::<F>(&codes, &x[u], c);
+                }
+                if X == 1 {
+                    codes = F::codes(at[b + 1][r]);
+                    scale = F::scale(at[b + 1][r], &heads[b + 1], r);
+                }
+                let (even, odd) = interleave(first_scale, scale);
+                for u in 0..T {
+                    let second = dot::<F>(&codes, &x[u], c + 1);
+                    let sum = _mm512_madd_epi16(_mm512_packs_epi32(first[u][0], second[0]), even);
+                    let more = _mm512_packs_epi32(first[u][1], second[1]);
+                    pairs[u][p] = _mm512_dpwssd_epi32(sum, more, odd);
                 }
             }
             for u in 0..T {
-                rows[u][r] = sum_lanes(dots[u]);
+                rows[u][r] = sum_pairs(pairs[u]);
             }
         }
         // d and dmin of column c in element c of each row's lane.
@@ -287,16 +303,27 @@ unsafe fn values<F: Wide, const X: usize, const T: usize>(
     }
 }
 
-/// Sums of eight products of a row with column `c`, 16 bits each.
+/// Sums of eight products of a row with column `c`: those of codes A and B, then those of C and D.
 #[inline(always)]
-unsafe fn dot<F: Wide>(w: &[__m512i; 4], x: &Columns, c: usize) -> __m512i {
+unsafe fn dot<F: Wide>(w: &[__m512i; 4], x: &Columns, c: usize) -> [__m512i; 2] {
     // SAFETY: the level's features are there.
     unsafe {
         let zero = _mm512_setzero_si512();
         let [even, odd] = if F::OFFSET == 0 { [zero; 2] } else { x.start[c] };
         let even = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(even, w[0], x.codes[c][0]), w[1], x.codes[c][1]);
         let odd = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(odd, w[2], x.codes[c][2]), w[3], x.codes[c][3]);
-        _mm512_packs_epi32(even, odd)
+        [even, odd]
+    }
+}
+
+/// Sums of two neighbours in each lane: elements 0 and 1 from the first vector, 2 and 3 from the second.
+#[inline(always)]
+unsafe fn sum_pairs(v: [__m512i; 2]) -> __m512i {
+    // SAFETY: the level's features are there; the shuffle moves bits, whatever they mean.
+    unsafe {
+        let (a, b) = (_mm512_castsi512_ps(v[0]), _mm512_castsi512_ps(v[1]));
+        let (even, odd) = (_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+        _mm512_add_epi32(_mm512_castps_si512(even), _mm512_castps_si512(odd))
     }
 }
 
