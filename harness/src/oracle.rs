@@ -3,6 +3,10 @@
 //! A folder holds a checkpoint and `expected.safetensors` (logits, greedy ids, layer traces). The gate runs
 //! every prompt through the prefill plan, compares logits and traces, and continues greedily through the step
 //! plan. Missing data is an error, never a pass.
+mod draft;
+
+pub use draft::DraftResult;
+
 use crate::containers::{Checkpoint, ContainerError, open};
 use crate::engine::{Engine, EngineError, EngineSize, PREFILL_GRID};
 use crate::pack::{Pack, PackError};
@@ -67,6 +71,8 @@ pub struct OracleResult {
     pub tolerance: f64,
     /// Prompts.
     pub prompts: Vec<PromptResult>,
+    /// The draft head against the oracle's `mtp_logits`; absent where the oracle has none.
+    pub draft: Option<DraftResult>,
 }
 
 impl OracleResult {
@@ -76,14 +82,17 @@ impl OracleResult {
     }
 
     /// Whether every prompt passes: logits within the tolerance, greedy ids equal except where the reference's
-    /// own margin is below twice the tolerance.
+    /// own margin is below twice the tolerance. Where the oracle speaks of a draft head, its logits too.
     pub fn passed(&self) -> bool {
         let greedy = |p: &PromptResult| {
             p.greedy_equal
                 || (self.class != NumericClass::F32
                     && matches!(p.first_divergence, Some((_, Some(margin))) if margin <= 2.0 * self.tolerance))
         };
-        !self.prompts.is_empty() && self.prompts.iter().all(|p| p.max_abs <= self.tolerance && greedy(p))
+        let drafts = self.draft.as_ref().is_none_or(|d| d.max_abs <= self.tolerance);
+        let prompts =
+            !self.prompts.is_empty() && self.prompts.iter().all(|p| p.max_abs <= self.tolerance && greedy(p));
+        prompts && drafts
     }
 }
 
@@ -155,8 +164,9 @@ pub fn run_pack(
         let what = "expected.safetensors holds no prompt".into();
         return Err(OracleError::Folder { dir: pack.path.clone(), what });
     }
+    let draft = draft::run(pack, &expected, class, threads, simd)?;
     let family = pack.header.model.family().into();
-    Ok(OracleResult { name: name.into(), family, class, tolerance: tolerance(class), prompts })
+    Ok(OracleResult { name: name.into(), family, class, tolerance: tolerance(class), prompts, draft })
 }
 
 /// Greedy tokens that the references continue with.
@@ -169,13 +179,17 @@ fn engine_for(
     threads: usize,
     simd: Simd,
 ) -> Result<Engine, OracleError> {
+    let size = size_for(expected, threads)?;
+    let h = &pack.header;
+    Ok(Engine::new(&h.model, &h.manifest, class, size, pack.weights()?, simd)?)
+}
+
+fn size_for(expected: &Expected<'_>, threads: usize) -> Result<EngineSize, OracleError> {
     let mut longest = 0;
     for n in 0..expected.prompts() {
         longest = longest.max(expected.ids(&format!("prompt.{n}.input_ids"))?.len());
     }
-    let size = EngineSize { batch: 1, context: longest + CONTINUATION, threads };
-    let h = &pack.header;
-    Ok(Engine::new(&h.model, &h.manifest, class, size, pack.weights()?, simd)?)
+    Ok(EngineSize { batch: 1, context: longest + CONTINUATION, threads })
 }
 
 fn run_prompt(

@@ -133,6 +133,17 @@ fn is_synthetic(checkpoint: &Checkpoint) -> Result<bool, PackError> {
     })
 }
 
+/// What a pack of `checkpoint` holds: the model's tensors, and those of its draft head where the checkpoint has any
+/// of them (published checkpoints often leave the head out; half of one is an error).
+fn specs_in(model: &Model, checkpoint: &Checkpoint) -> Vec<TensorSpec> {
+    let (mut specs, draft) = (model.tensors(), model.draft_tensors());
+    let gguf = checkpoint.metadata().is_some();
+    if draft.iter().any(|s| checkpoint.get(if gguf { &s.gguf } else { &s.hf }).is_some()) {
+        specs.extend(draft);
+    }
+    specs
+}
+
 /// The family's tensors with the format the checkpoint holds each in; shapes must agree exactly.
 fn resolve<'c>(
     model: &Model,
@@ -140,7 +151,7 @@ fn resolve<'c>(
 ) -> Result<Vec<(TensorSpec, Format, &'c [u8])>, PackError> {
     let gguf = checkpoint.metadata().is_some();
     let mut out = Vec::new();
-    for spec in model.tensors() {
+    for spec in specs_in(model, checkpoint) {
         let name = if gguf { &spec.gguf } else { &spec.hf };
         let info = checkpoint.tensor(name)?;
         let bad = |what: String| PackError::Tensor { name: name.clone(), what };
@@ -186,7 +197,7 @@ impl Pack {
         } else {
             tensors.iter().map(|t| t.0.hf.as_str()).collect()
         };
-        let deferred = |n: &str| n.starts_with("mtp.") || n.starts_with("model.visual.");
+        let deferred = |n: &str| n.starts_with("model.visual.");
         checkpoint.refuse_unused(|n| known.contains(n) || deferred(n))?;
         let specs: Vec<_> = tensors.iter().map(|(s, f, _)| (s.clone(), *f)).collect();
         let mut manifest = Manifest::lay_out(&specs)?;
@@ -273,14 +284,19 @@ impl Pack {
                 ));
             }
         }
-        let layout: Result<Vec<_>, _> = self
-            .header
-            .model
-            .tensors()
+        let (mut specs, draft) = (self.header.model.tensors(), self.header.model.draft_tensors());
+        if self.has_draft() {
+            specs.extend(draft);
+        }
+        let layout: Result<Vec<_>, _> = specs
             .into_iter()
             .map(|s| self.header.manifest.get(&s.name)?.parsed_format().map(|f| (s, f)))
             .collect();
         let want = Manifest::lay_out(&layout?)?;
+        let (have, need) = (self.header.manifest.entries.len(), want.entries.len());
+        if have != need {
+            return Err(invalid("manifest", format!("{have} tensors, the geometry has {need}")));
+        }
         for (have, want) in self.header.manifest.entries.iter().zip(&want.entries) {
             if (&have.name, &have.shape, have.offset, have.bytes)
                 != (&want.name, &want.shape, want.offset, want.bytes)
@@ -292,6 +308,12 @@ impl Pack {
             }
         }
         Ok(())
+    }
+
+    /// Whether it holds the tensors of the model's draft head.
+    pub fn has_draft(&self) -> bool {
+        let manifest = &self.header.manifest;
+        self.header.model.draft_tensors().iter().any(|s| manifest.get(&s.name).is_ok())
     }
 
     /// The payload, mapped read only.

@@ -14,13 +14,18 @@ fn simd() -> Simd {
     Simd::detect(&Switches::default())
 }
 
-/// Names of the ops of both plans of a geometry in a class.
+/// Names of the ops of both plans of a geometry in a class, the draft head's among them.
 fn planned(g: &Geometry, class: NumericClass, out: &mut BTreeSet<String>) {
     let size = EngineSize { batch: 4, context: 300, threads: 1 };
     match Plans::build(&g.model, &g.manifest, class, size) {
         Ok(plans) => {
             let launches = plans.decode.launches.iter().chain(&plans.prefill.launches);
             out.extend(launches.map(|l| l.op.name()));
+            if !g.model.draft_tensors().is_empty() {
+                let drafting = Plans::drafting(&g.model, &g.manifest, class, size).unwrap();
+                let launches = drafting.decode.launches.iter().chain(&drafting.prefill.launches);
+                out.extend(launches.map(|l| l.op.name()));
+            }
         }
         Err(PlanError::Unsupported { .. }) => {}
         Err(error) => panic!("{} {class}: {error}", g.name),

@@ -18,6 +18,15 @@ fn hybrid_oracle_passes_in_f32() {
 }
 
 #[test]
+fn draft_head_of_the_hybrid_oracle_passes_in_f32() {
+    let result = oracle("oracles/qwen3_6_27b", NumericClass::F32);
+    let rows: usize = result.prompts.iter().map(|p| p.tokens - 1).sum();
+    let draft = result.draft.unwrap();
+    assert_eq!(draft.rows, rows, "every row of every prompt but its last");
+    assert!(draft.max_abs < 1e-3, "{draft:?}");
+}
+
+#[test]
 fn moe_oracle_from_gguf_passes_in_f32() {
     let result = oracle("oracles/qwen3_30b_a3b", NumericClass::F32);
     assert!(result.passed() && result.max_abs() < 1e-3);

@@ -31,4 +31,18 @@ pub struct Io {
     pub expert_ids: Vec<BufId>,
     /// Row length of `table`.
     pub max_pages: usize,
+    /// The draft head's own, where the plan ends in one.
+    pub draft: Option<DraftIo>,
+}
+
+/// Inputs and outputs of a draft head: from a row's last hidden value and the token that follows the row, the
+/// token after that one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DraftIo {
+    /// `[rows]` the token that follows each row. A decode step takes its own greedy choice: this is `chosen`.
+    pub next: BufId,
+    /// `[out_rows][vocab]` f32.
+    pub logits: BufId,
+    /// `[out_rows]` argmax of the logits.
+    pub chosen: BufId,
 }

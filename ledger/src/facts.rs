@@ -15,6 +15,9 @@ pub struct StepFacts {
     pub lengths: Vec<u64>,
     /// Distinct token ids among the rows (rows of the embedding table that are read).
     pub distinct_tokens: u64,
+    /// Distinct ids among the tokens that follow the rows: rows of the table that a draft head reads.
+    #[serde(default)]
+    pub next_tokens: u64,
     /// Distinct routed experts of each MoE layer, in layer order; fractional when it is an expectation.
     pub experts: Vec<f64>,
 }
@@ -37,6 +40,8 @@ pub enum Feature {
     KvPages,
     /// Distinct token ids.
     DistinctTokens,
+    /// Distinct ids of the tokens that follow the rows.
+    NextTokens,
     /// Distinct experts of the n-th MoE layer.
     Experts(u16),
 }
@@ -51,6 +56,7 @@ impl StepFacts {
             out_rows: batch,
             lengths: vec![context; batch as usize],
             distinct_tokens: batch,
+            next_tokens: batch,
             experts: vec![experts_per_layer; moe_layers],
         }
     }
@@ -65,6 +71,7 @@ impl StepFacts {
             Feature::KvTokens => self.lengths.iter().sum::<u64>() as f64,
             Feature::KvPages => self.lengths.iter().map(|l| l.div_ceil(PAGE_TOKENS)).sum::<u64>() as f64,
             Feature::DistinctTokens => self.distinct_tokens as f64,
+            Feature::NextTokens => self.next_tokens as f64,
             Feature::Experts(layer) => self.experts.get(usize::from(layer)).copied().unwrap_or(0.0),
         }
     }

@@ -68,6 +68,18 @@ fn the_ledger_prints_the_published_figures() {
 }
 
 #[test]
+fn the_ledger_of_a_drafting_step_adds_the_head_and_only_where_there_is_one() {
+    let home = tempfile::tempdir().unwrap();
+    let plain = run(home.path(), 0, &["ledger", "qwen3_6_27b"]);
+    let draft = run(home.path(), 0, &["ledger", "qwen3_6_27b", "--draft"]);
+    // Own weights, the output matrix and the final norm again, one more embedding row.
+    let active = 51_249_210_368u64 + 849_398_784 + 2_542_796_800 + 10_240 + 10_240;
+    assert!(plain.contains("53,791,996,928 B") && plain.contains("51,249,210,368 B"));
+    assert!(draft.contains("54,641,395,712 B") && draft.contains(&ledger::grouped(active)), "{draft}");
+    refuse(home.path(), &["ledger", "qwen3_30b_a3b", "--draft"], "declares no draft head");
+}
+
+#[test]
 fn the_ledger_refuses_what_it_does_not_know() {
     let home = tempfile::tempdir().unwrap();
     let ledger = |extra: &[&'static str]| [&["ledger", "qwen3_6_27b"][..], extra].concat();

@@ -65,7 +65,7 @@ impl Case {
 
 /// Every distinct (op name, shape, rows, phase) among the launches of the plans of `geometry`.
 ///
-/// Decode at each of `batches`; of the prefill plan the launches whose work depends on how rows form sequences.
+/// Decode at each of `batches`, with the draft head where the model has one; of the prefill plan the launches whose work depends on how rows form sequences.
 /// A class without kernels for the geometry's formats has no plan and gives no case.
 pub fn cases(
     geometry: &Geometry,
@@ -93,6 +93,10 @@ pub fn cases(
             }
         };
         add(&plans.decode, PhaseOf::Decode, &|_| true);
+        if !geometry.model.draft_tensors().is_empty() {
+            let drafting = Plans::drafting(&geometry.model, &geometry.manifest, class, size)?;
+            add(&drafting.decode, PhaseOf::Decode, &|_| true);
+        }
         if i == 0 {
             let one = EngineSize { batch: 1, context: context.max(PREFILL_ROWS), threads: 1 };
             let prefill = Plans::build(&geometry.model, &geometry.manifest, class, one)?.prefill;
@@ -183,7 +187,8 @@ fn shape(op: &Op, context: usize) -> String {
         Op::Norm(o) => {
             let outs: Vec<&str> = o.outs.iter().map(|(kind, _)| kind.name()).collect();
             let gather = if o.gather.is_some() { ",gather" } else { "" };
-            format!("{}:{}>{}{gather}", o.hidden, o.weight.format.name(), outs.join("+"))
+            let part = if o.width > o.hidden { format!(",{}of{}", o.column, o.width) } else { String::new() };
+            format!("{}:{}>{}{gather}{part}", o.hidden, o.weight.format.name(), outs.join("+"))
         }
         Op::Linear(o) => linear(o),
         Op::Rope(o) => {

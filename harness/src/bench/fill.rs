@@ -186,6 +186,9 @@ fn steps(case: &Case, seed: u64, memory: &mut Memory) {
         to.iter_mut().enumerate().for_each(|(i, v)| *v = value(i) as u32);
     };
     put(io.tokens, &random);
+    if let Some(draft) = io.draft {
+        put(draft.next, &random);
+    }
     put(io.pos, &position);
     put(io.seg, &|row| row / each);
     put(io.kv_slot, &kv_slot);

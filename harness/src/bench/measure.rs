@@ -296,6 +296,7 @@ fn facts(case: &Case, memory: &Memory) -> StepFacts {
     let u32s = |buf: BufId| memory.values::<u32>(case.plan.buffer(buf));
     if let Op::Embed(o) = &case.launch().op {
         facts.distinct_tokens = u32s(o.tokens).iter().collect::<BTreeSet<_>>().len() as u64;
+        facts.next_tokens = facts.distinct_tokens;
     }
     let groups = match &case.launch().op {
         Op::ExpertUp(o) => Some(o.groups),

@@ -56,7 +56,7 @@ pub enum GeometryError {
 pub fn geometry(name: &str, config: &str, recipe: &Recipe) -> Result<Geometry, GeometryError> {
     let json = |source| GeometryError::Json { name: name.into(), source };
     let model = Model::from_config(&serde_json::from_str(config).map_err(json)?)?;
-    let manifest = model.manifest(recipe)?;
+    let manifest = model.manifest_with_draft(recipe)?;
     Ok(Geometry { name: name.into(), model, manifest })
 }
 

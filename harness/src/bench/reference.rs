@@ -79,7 +79,8 @@ fn norm(o: &Norm, b: &Buffers<'_>, rows: usize, out: &mut Check) {
         let from = o.gather.map_or(r, |g| b.u32s(g)[r] as usize);
         let want = rms(&b.f32s(o.x, from * o.hidden, o.hidden), &w, o.eps, o.plus_one);
         for (kind, buf) in &o.outs {
-            out.row(&b.act(*buf, *kind, r, o.hidden), &want);
+            let row = b.act(*buf, *kind, r, o.width);
+            out.row(&row[o.column..o.column + o.hidden], &want);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! One engine serves one tuple: a decode bucket of `batch` rows and a context limit. Its price is fixed before
 //! the first allocation. Prefill chunks end on a fixed grid of absolute positions whatever the caller does, and
 //! generated tokens go only through the step plan, so a sequence's tokens never depend on its company.
+mod draft;
 mod sequence;
 pub mod snapshot;
 
@@ -47,6 +48,14 @@ pub enum EngineError {
         value: u64,
         /// Limit.
         limit: u64,
+    },
+    /// A prompt row without the token behind it, on an engine that drafts; or one too many, on one that does not.
+    #[error("prefill with {given} tokens of lookahead, this engine takes {taken}")]
+    Lookahead {
+        /// Given.
+        given: usize,
+        /// Taken.
+        taken: usize,
     },
     /// A sequence id that is not (or no longer) alive.
     #[error("sequence {0:?} is not alive")]
@@ -114,6 +123,20 @@ impl Plans {
         class: NumericClass,
         size: EngineSize,
     ) -> Result<Self, PlanError> {
+        Self::of(size, |bucket| model.plan(manifest, class, bucket))
+    }
+
+    /// Both plans with the draft head behind the step.
+    pub fn drafting(
+        model: &Model,
+        manifest: &Manifest,
+        class: NumericClass,
+        size: EngineSize,
+    ) -> Result<Self, PlanError> {
+        Self::of(size, |bucket| model.draft_plan(manifest, class, bucket))
+    }
+
+    fn of(size: EngineSize, plan: impl Fn(Bucket) -> Result<Plan, PlanError>) -> Result<Self, PlanError> {
         let pages = size.batch * size.context.div_ceil(PAGE_TOKENS as usize);
         let slots = size.batch;
         let decode = Bucket {
@@ -127,9 +150,7 @@ impl Plans {
         };
         let seqs = PREFILL_ROWS.min(size.batch);
         let prefill = Bucket { rows: PREFILL_ROWS, seqs, out_rows: PREFILL_ROWS, decode: false, ..decode };
-        let decode = model.plan(manifest, class, decode)?;
-        let prefill = model.plan(manifest, class, prefill)?;
-        Ok(Self { decode, prefill })
+        Ok(Self { decode: plan(decode)?, prefill: plan(prefill)? })
     }
 
     /// Bytes of the shared arenas: the maximum over the plans.
@@ -178,7 +199,28 @@ impl Engine {
         weights: Region,
         simd: kernels::host::simd::Simd,
     ) -> Result<Self, EngineError> {
-        let plans = Plans::build(model, manifest, class, size)?;
+        Self::over(Plans::build(model, manifest, class, size)?, model, size, weights, simd)
+    }
+
+    /// As [`Self::new`], with the draft head behind every step. Its prompts come through [`Self::prefill_ahead`].
+    pub fn drafting(
+        model: &Model,
+        manifest: &Manifest,
+        class: NumericClass,
+        size: EngineSize,
+        weights: Region,
+        simd: kernels::host::simd::Simd,
+    ) -> Result<Self, EngineError> {
+        Self::over(Plans::drafting(model, manifest, class, size)?, model, size, weights, simd)
+    }
+
+    fn over(
+        plans: Plans,
+        model: &Model,
+        size: EngineSize,
+        weights: Region,
+        simd: kernels::host::simd::Simd,
+    ) -> Result<Self, EngineError> {
         let need = plans.memory(weights.len() as u64);
         let region =
             |bytes: Bytes| Region::zeroed(bytes.0).map_err(|source| EngineError::Memory { bytes, source });
@@ -253,16 +295,27 @@ impl Engine {
         chunks: &[(Sequence, &[u32])],
         all_logits: bool,
     ) -> Result<(), EngineError> {
+        self.stage_chunks(chunks, 0, all_logits)
+    }
+
+    /// Chunks that end in `ahead` tokens that are only looked at.
+    fn stage_chunks(
+        &mut self,
+        chunks: &[(Sequence, &[u32])],
+        ahead: usize,
+        all_logits: bool,
+    ) -> Result<(), EngineError> {
         for (sequence, tokens) in chunks {
             let length = self.sequences.get(*sequence)?.length;
             let limit = PREFILL_GRID - length % PREFILL_GRID;
-            if tokens.is_empty() || tokens.len() > limit {
-                let (value, limit) = (tokens.len() as u64, limit as u64);
+            let rows = tokens.len().saturating_sub(ahead);
+            if rows == 0 || rows > limit {
+                let (value, limit) = (rows as u64, limit as u64);
                 return Err(EngineError::Limit { field: "prefill chunk tokens", value, limit });
             }
         }
         self.last = Phase::Prefill;
-        self.stage(chunks.iter().copied(), all_logits)
+        self.stage(chunks.iter().copied(), ahead, all_logits)
     }
 
     /// Runs one decode step: one token for each sequence.
@@ -284,7 +337,7 @@ impl Engine {
     /// the step.
     pub fn stage_decode(&mut self, rows: &[(Sequence, u32)]) -> Result<(), EngineError> {
         self.last = Phase::Decode;
-        self.stage(rows.iter().map(|(s, t)| (*s, std::slice::from_ref(t))), false)
+        self.stage(rows.iter().map(|(s, t)| (*s, std::slice::from_ref(t))), 0, false)
     }
 
     /// Runs the staged decode step.
@@ -309,7 +362,7 @@ impl Engine {
         after: &mut dyn FnMut(Option<u16>, &[f32]),
     ) -> Result<(), EngineError> {
         self.last = Phase::Prefill;
-        self.stage(std::iter::once((sequence, tokens)), true)?;
+        self.stage(std::iter::once((sequence, tokens)), 0, true)?;
         let (shape, plan) = (self.shape(), &self.plans.prefill);
         let residual = plan.buffers.iter().find(|b| b.name == "residual");
         for (index, launch) in plan.launches.iter().enumerate() {
@@ -398,6 +451,7 @@ impl Engine {
             self.memory.values::<u32>(plan.buffer(*b)).iter().filter(|c| **c > 0).count() as f64
         };
         facts.experts = plan.io.expert_counts.iter().map(active).collect();
+        facts.next_tokens = self.distinct_next();
         facts
     }
 }

@@ -106,13 +106,15 @@ impl Sequences {
 }
 
 impl Engine {
-    /// Writes the inputs of the next step of `self.last`'s plan and advances the lengths.
+    /// Writes the inputs of the next step of `self.last`'s plan and advances the lengths. The last `ahead` tokens of
+    /// each chunk have no row of their own: they only follow one.
     pub(super) fn stage<'t>(
         &mut self,
         chunks: impl Iterator<Item = (Sequence, &'t [u32])> + Clone,
+        ahead: usize,
         all_logits: bool,
     ) -> Result<(), EngineError> {
-        self.check_stage(chunks.clone())?;
+        self.check_stage(chunks.clone(), ahead)?;
         let plan = match self.last {
             Phase::Decode => &self.plans.decode,
             Phase::Prefill => &self.plans.prefill,
@@ -127,7 +129,8 @@ impl Engine {
         self.facts.lengths.clear();
         let mut seen = std::mem::take(&mut self.sequences.seen);
         seen.clear();
-        for (sequence, tokens) in chunks {
+        for (sequence, given) in chunks {
+            let tokens = &given[..given.len() - ahead];
             let live = self.sequences.get(sequence)?;
             put(io.seg_start, seqs, row as u32);
             put(io.slot, seqs, live.slot);
@@ -141,6 +144,9 @@ impl Engine {
                 put(io.pos, row, pos as u32);
                 put(io.seg, row, seqs as u32);
                 put(io.kv_slot, row, live.pages[pos / page] * page as u32 + (pos % page) as u32);
+                if let (Some(draft), Some(next)) = (io.draft, given.get(i + 1)) {
+                    put(draft.next, row, *next);
+                }
                 seen.insert(*token);
                 if all_logits || i + 1 == tokens.len() {
                     put(io.out_index, out, row as u32);
@@ -163,8 +169,13 @@ impl Engine {
     fn check_stage<'t>(
         &self,
         chunks: impl Iterator<Item = (Sequence, &'t [u32])>,
+        ahead: usize,
     ) -> Result<(), EngineError> {
         let bucket = &self.last_plan().bucket;
+        let taken = usize::from(self.drafts() && self.last == Phase::Prefill);
+        if ahead != taken {
+            return Err(EngineError::Lookahead { given: ahead, taken });
+        }
         let (mut rows, mut seqs) = (0, 0);
         let mut ids = BTreeSet::new();
         for (sequence, tokens) in chunks {
@@ -172,7 +183,8 @@ impl Engine {
             if !ids.insert(sequence) {
                 return Err(EngineError::Limit { field: "rows of one sequence", value: 2, limit: 1 });
             }
-            let end = live.length + tokens.len();
+            let count = tokens.len().saturating_sub(ahead);
+            let end = live.length + count;
             if end > live.limit {
                 let (value, limit) = (end as u64, live.limit as u64);
                 return Err(EngineError::Limit { field: "sequence tokens", value, limit });
@@ -181,7 +193,7 @@ impl Engine {
                 let (value, limit) = (u64::from(*token), self.summary.vocab as u64 - 1);
                 return Err(EngineError::Limit { field: "token id", value, limit });
             }
-            rows += tokens.len();
+            rows += count;
             seqs += 1;
         }
         for (field, value, limit) in [("step rows", rows, bucket.rows), ("step sequences", seqs, bucket.seqs)]

@@ -25,7 +25,7 @@ pub struct Blocks<'a> {
     pub io: Io,
     /// Residual stream `[rows, hidden]` f32.
     pub residual: BufId,
-    hidden: usize,
+    pub(super) hidden: usize,
     fresh: BTreeMap<&'static str, u32>,
     weights: BTreeMap<String, BufId>,
     moe_layers: u16,
@@ -107,6 +107,7 @@ impl<'a> Blocks<'a> {
                 .map(|l| b.io(&format!("expert_ids.{l}"), u32s(rows * m.top_k)))
                 .collect(),
             max_pages,
+            draft: None,
         };
         let residual = b.scratch("residual", u32s(rows * hidden));
         let (fresh, weights) = (BTreeMap::new(), BTreeMap::new());
@@ -178,6 +179,7 @@ impl<'a> Blocks<'a> {
             vocab: table.n,
             hidden: self.hidden,
             out: self.residual,
+            distinct: Feature::DistinctTokens,
         }));
         Ok(())
     }
@@ -207,7 +209,8 @@ impl<'a> Blocks<'a> {
             found.push(buf);
         }
         let (x, hidden) = (self.residual, self.hidden);
-        self.b.launch(Op::Norm(Norm { name, x, weight, hidden, eps, plus_one, gather: None, outs }));
+        let (gather, width, column) = (None, hidden, 0);
+        self.b.launch(Op::Norm(Norm { name, x, weight, hidden, eps, plus_one, gather, outs, width, column }));
         Ok(found)
     }
 
@@ -397,15 +400,28 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Final norm of the wanted rows, head product and greedy choice; closes the plan.
-    pub fn head(mut self, norm: &str, head: &str, eps: f32, plus_one: bool) -> Result<Plan, PlanError> {
+    /// Final norm of the wanted rows, head product and greedy choice.
+    pub fn head(&mut self, norm: &str, head: &str, eps: f32, plus_one: bool) -> Result<(), PlanError> {
         self.b.layer("head", None);
-        let w = self.matrix(head)?;
-        let kind = self.kind(head, &w, false)?;
-        let weight = self.small(norm)?;
+        let (norm, logits, chosen) = (("head.norm", norm), self.io.logits, self.io.chosen);
+        self.logits(norm, ("head.logits", head), eps, plus_one, (logits, chosen))
+    }
+
+    /// As [`Self::head`], with ledger names and outputs of the caller.
+    pub(super) fn logits(
+        &mut self,
+        norm: (&'static str, &str),
+        head: (&'static str, &str),
+        eps: f32,
+        plus_one: bool,
+        (logits, chosen): (BufId, BufId),
+    ) -> Result<(), PlanError> {
+        let w = self.matrix(head.1)?;
+        let kind = self.kind(head.1, &w, false)?;
+        let weight = self.small(norm.1)?;
         let x = self.scratch_rows("final", self.b.bucket().out_rows, self.hidden, kind);
         self.b.launch(Op::Norm(Norm {
-            name: "head.norm",
+            name: norm.0,
             x: self.residual,
             weight,
             hidden: self.hidden,
@@ -413,11 +429,17 @@ impl<'a> Blocks<'a> {
             plus_one,
             gather: Some(self.io.out_index),
             outs: vec![(kind, x)],
+            width: self.hidden,
+            column: 0,
         }));
-        let part = LinearPart { name: "head.logits", w, epilogue: Epilogue::Store, out: self.io.logits };
+        let part = LinearPart { name: head.0, w, epilogue: Epilogue::Store, out: logits };
         self.b.launch(Op::Linear(Linear { x, kind, rows: Feature::OutRows, parts: vec![part] }));
-        let (logits, vocab, chosen) = (self.io.logits, w.n, self.io.chosen);
-        self.b.launch(Op::Argmax(argmax::Argmax { logits, vocab, chosen }));
+        self.b.launch(Op::Argmax(argmax::Argmax { logits, vocab: w.n, chosen }));
+        Ok(())
+    }
+
+    /// Closes the plan.
+    pub fn finish(self) -> Result<Plan, PlanError> {
         let plan = self.b.finish(self.io);
         match plan.arena_bytes.into_iter().max() {
             Some(value) if value > MAX_ARENA => {

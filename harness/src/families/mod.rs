@@ -3,6 +3,7 @@
 //! The seam is the trait [`Family`], resolved statically: [`Model`] is an enum and every call a `match`.
 pub mod blocks;
 pub mod config;
+pub mod draft;
 pub mod qwen3_5;
 pub mod qwen3_moe;
 
@@ -38,6 +39,8 @@ pub struct Summary {
     pub kv_values_per_token: u64,
     /// Bytes of recurrent state per sequence.
     pub state_bytes: u64,
+    /// Values that a draft head caches per token beside them; 0 where the model has none.
+    pub draft_kv_values_per_token: u64,
     /// MoE layers, experts a layer and experts a token; absent for a dense model.
     pub moe: Option<Moe>,
 }
@@ -72,6 +75,7 @@ impl Summary {
             out_rows: bucket.out_rows as u64,
             lengths: vec![bucket.context as u64; bucket.seqs],
             distinct_tokens: (bucket.rows as u64).min(self.vocab as u64),
+            next_tokens: (bucket.rows as u64).min(self.vocab as u64),
             experts: Vec::new(),
         };
         if let Some(m) = self.moe {
@@ -99,6 +103,12 @@ pub enum PlanError {
     /// Geometry.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The model has no draft head.
+    #[error("this {family} model declares no draft head")]
+    NoDraft {
+        /// Family.
+        family: &'static str,
+    },
     /// A weight format no kernel of the class multiplies.
     #[error("tensor '{tensor}': no {class} kernel multiplies {format} weights of row length {k}")]
     Unsupported {
@@ -162,6 +172,15 @@ pub trait Family: Sized {
     }
     /// The plan of a bucket.
     fn plan(&self, manifest: &Manifest, class: NumericClass, bucket: Bucket) -> Result<Plan, PlanError>;
+    /// Tensors of the draft head in consumption order; they lie behind [`Self::tensors`] and no step without the
+    /// head reads them. None where the model declares no head.
+    fn draft_tensors(&self) -> Vec<TensorSpec> {
+        Vec::new()
+    }
+    /// The plan of a bucket with the draft head behind the step.
+    fn draft_plan(&self, _: &Manifest, _: NumericClass, _: Bucket) -> Result<Plan, PlanError> {
+        Err(PlanError::NoDraft { family: Self::NAME })
+    }
 }
 
 macro_rules! families {
@@ -225,6 +244,17 @@ macro_rules! families {
                 match self { $(Self::$variant(g) => g.plan(manifest, class, bucket)),+ }
             }
 
+            /// Tensors of the draft head; none where the model declares no head.
+            pub fn draft_tensors(&self) -> Vec<TensorSpec> {
+                match self { $(Self::$variant(g) => g.draft_tensors()),+ }
+            }
+
+            /// The plan of a bucket with the draft head behind the step.
+            pub fn draft_plan(&self, manifest: &Manifest, class: NumericClass, bucket: Bucket)
+                -> Result<Plan, PlanError> {
+                match self { $(Self::$variant(g) => g.draft_plan(manifest, class, bucket)),+ }
+            }
+
             /// Checks that a node can hold the model.
             pub fn validate_node(&self, weights: Bytes, memory: Bytes, context: u64) -> Result<(), PlanError> {
                 match self { $(Self::$variant(g) => g.validate_node(weights, memory, context)),+ }
@@ -244,11 +274,20 @@ families! {
 }
 
 impl Model {
-    /// A manifest laid out from geometry and recipe, without weights.
+    /// A manifest laid out from geometry and recipe, without weights: what a step without a draft head reads.
     pub fn manifest(&self, recipe: &Recipe) -> Result<Manifest, PlanError> {
+        self.lay_out(self.tensors(), recipe)
+    }
+
+    /// As [`Self::manifest`], with the tensors of the draft head behind.
+    pub fn manifest_with_draft(&self, recipe: &Recipe) -> Result<Manifest, PlanError> {
+        self.lay_out(self.tensors().into_iter().chain(self.draft_tensors()).collect(), recipe)
+    }
+
+    fn lay_out(&self, specs: Vec<TensorSpec>, recipe: &Recipe) -> Result<Manifest, PlanError> {
         let layers = self.summary().layers;
         let mut tensors = Vec::new();
-        for spec in self.tensors() {
+        for spec in specs {
             let format = recipe.format(spec.class, spec.layer, layers)?;
             tensors.push((spec, format));
         }

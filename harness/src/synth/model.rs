@@ -68,16 +68,16 @@ fn dtype(format: Format) -> Option<Dtype> {
     KNOWN.into_iter().find(|d| d.name().eq_ignore_ascii_case(format.name()))
 }
 
-/// The tensors of `model` in `recipe`, named as the container names them.
+/// The tensors of `model` in `recipe`, its draft head's among them, named as the container names them.
 pub fn tensors(
     model: &Model,
     recipe: &Recipe,
     container: Container,
 ) -> Result<Vec<SynthTensor>, SynthModelError> {
-    model.manifest(recipe)?; // every shape holds whole blocks of its format, or the tensor is named
+    model.manifest_with_draft(recipe)?; // every shape holds whole blocks of its format, or the tensor is named
     let layers = model.summary().layers;
     let mut out = Vec::new();
-    for spec in model.tensors() {
+    for spec in model.tensors().into_iter().chain(model.draft_tensors()) {
         let format = recipe.format(spec.class, spec.layer, layers)?;
         let (name, label) = match container {
             Container::Gguf => (spec.gguf.clone(), "GGUF"),

@@ -23,6 +23,8 @@ pub struct Embed {
     pub hidden: usize,
     /// Residual stream.
     pub out: BufId,
+    /// How many distinct ids there are: of the step's own tokens, or of those that follow them.
+    pub distinct: Feature,
 }
 
 impl Embed {
@@ -35,7 +37,7 @@ impl Embed {
         vec![
             Part::new("embed")
                 .read(self.tokens, Amount::per(Feature::Rows, 4))
-                .read(self.table, Amount::per(Feature::DistinctTokens, self.row_bytes()))
+                .read(self.table, Amount::per(self.distinct, self.row_bytes()))
                 .write(self.out, Amount::per(Feature::Rows, 4 * self.hidden as u64)),
         ]
     }

@@ -29,6 +29,10 @@ pub struct Norm {
     pub gather: Option<BufId>,
     /// Outputs, at most one of each kind.
     pub outs: Vec<(ActKind, BufId)>,
+    /// Values of an output row: `hidden`, or more where a product reads several norms side by side.
+    pub width: usize,
+    /// First column of the output rows that this norm writes; of Q8 rows a multiple of 256.
+    pub column: usize,
 }
 
 impl Norm {

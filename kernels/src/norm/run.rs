@@ -21,7 +21,7 @@ pub fn run(o: &Norm, ctx: &mut Ctx<'_>) -> Result<(), String> {
         let y = &mut scratch[..o.hidden];
         host::rms_norm_row(simd, row(&x, from, o.hidden), &weight, o.eps, o.plus_one, y);
         for sink in sinks() {
-            sink.put(simd, r, o.hidden, 0, y);
+            sink.put(simd, r, o.width, o.column, y);
         }
     });
     Ok(())

@@ -128,7 +128,7 @@ pub fn run(args: &Bench) -> Result<Exit> {
 fn geometries(args: &Bench) -> Result<Vec<Geometry>> {
     let of = |name: &str, recipe: Option<&str>| -> Result<Geometry> {
         let d = state::describe(name, recipe)?;
-        let manifest = d.model.manifest(&d.recipe)?;
+        let manifest = d.model.manifest_with_draft(&d.recipe)?;
         Ok(Geometry { name: d.name, model: d.model, manifest })
     };
     let mut out = match &args.model {

@@ -60,6 +60,9 @@ pub struct LedgerArgs {
     /// Writes to a file in place of standard output.
     #[arg(short, long)]
     pub output: Option<PathBuf>,
+    /// The step with the model's draft head behind it.
+    #[arg(long)]
+    pub draft: bool,
     /// Recorded expert routes that price routed experts in place of the uniform expectation.
     #[arg(long)]
     pub routes: Option<PathBuf>,
@@ -77,7 +80,7 @@ pub fn run(args: &LedgerArgs) -> Result<Exit> {
     let routes = args.routes.as_deref().map(|path| read_routes(path, &summary)).transpose()?;
     let batches = batches(&args.batch, routes.as_ref())?;
     let device = device(&args.device)?;
-    let report = report(&d, class, device, &batches, context, routes.as_ref())?;
+    let report = report_of(&d, class, device, &batches, context, routes.as_ref(), args.draft)?;
     let mut text = render(&report, format)?;
     if format == Format::Table {
         text = format!("{}\n{text}", headline(&report, context));
@@ -185,8 +188,12 @@ fn step(
     facts: &StepFacts,
     bucket: Bucket,
     last_cache: Bytes,
+    draft: bool,
 ) -> Result<StepLedger> {
-    let plan = model.plan(&model.manifest(recipe)?, class, bucket)?;
+    let plan = match draft {
+        true => model.draft_plan(&model.manifest_with_draft(recipe)?, class, bucket)?,
+        false => model.plan(&model.manifest(recipe)?, class, bucket)?,
+    };
     Ok(StepLedger::evaluate(&plan.lines(), plan.launches.len(), facts, last_cache))
 }
 
@@ -199,14 +206,30 @@ pub fn report(
     context: u64,
     routes: Option<&Routes>,
 ) -> Result<Report> {
+    report_of(d, class, device, batches, context, routes, false)
+}
+
+/// As [`report`], of a step with the draft head behind it where `draft` is set.
+fn report_of(
+    d: &Described,
+    class: NumericClass,
+    device: DeviceProfile,
+    batches: &[u64],
+    context: u64,
+    routes: Option<&Routes>,
+    draft: bool,
+) -> Result<Report> {
     let summary = d.model.summary();
-    let weights = Bytes(d.model.manifest(&d.recipe)?.tensor_bytes());
+    let manifest =
+        if draft { d.model.manifest_with_draft(&d.recipe)? } else { d.model.manifest(&d.recipe)? };
+    let weights = Bytes(manifest.tensor_bytes());
     let mut ledgers = BTreeMap::new();
     for &batch in batches {
         let base = summary.expected_facts(batch, context);
         let facts = routes.map_or(base.clone(), |r| r.mean_facts(&base));
         let bucket = decode_bucket(batch, context);
-        ledgers.insert(batch, step(&d.model, &d.recipe, class, &facts, bucket, device.last_cache)?);
+        let ledger = step(&d.model, &d.recipe, class, &facts, bucket, device.last_cache, draft)?;
+        ledgers.insert(batch, ledger);
     }
     Ok(Report::new(d.name.clone(), d.recipe.name.clone(), device, weights, ledgers))
 }

@@ -27,6 +27,8 @@ struct ModelFacts {
     /// Whether its weights are in the executable.
     builtin: bool,
     weight_bytes: u64,
+    /// Weights of the draft head, which no step without it reads; 0 where the model has none.
+    draft_bytes: u64,
     sequence_bytes_per_token: u64,
     #[serde(flatten)]
     summary: Summary,
@@ -50,11 +52,13 @@ fn list() -> Result<Listed> {
     for name in [builtin::NAME].into_iter().chain(known_models().into_iter().map(|k| k.name)) {
         let d = describe(name, None)?;
         let summary = d.model.summary();
+        let weight_bytes = d.model.manifest(&d.recipe)?.tensor_bytes();
         models.push(ModelFacts {
             name: d.name,
             family: d.model.family(),
             builtin: name == builtin::NAME,
-            weight_bytes: d.model.manifest(&d.recipe)?.tensor_bytes(),
+            weight_bytes,
+            draft_bytes: d.model.manifest_with_draft(&d.recipe)?.tensor_bytes() - weight_bytes,
             sequence_bytes_per_token: summary.kv_values_per_token * d.recipe.numeric_class.kv_bytes(),
             recipe: d.recipe.name,
             summary,
@@ -92,6 +96,9 @@ pub fn run(args: &ModelsArgs) -> Result<Exit> {
             grouped(m.sequence_bytes_per_token),
             grouped(s.state_bytes)
         );
+        if m.draft_bytes > 0 {
+            out += &format!("  draft head {} B, read only by steps that draft\n", grouped(m.draft_bytes));
+        }
     }
     out += "recipes\n";
     for r in &listed.recipes {

@@ -76,6 +76,10 @@ fn table(r: &OracleResult) -> String {
             out += &format!("        first trace beyond tolerance: {trace}, {worst:.3e}\n");
         }
     }
+    out += &match &r.draft {
+        Some(d) => format!("draft head: {} rows, max abs {:.3e}, KL {:.3e}\n", d.rows, d.max_abs, d.kl),
+        None => "draft head: the oracle holds no mtp_logits, nothing compared\n".to_owned(),
+    };
     out + &format!("{}: max abs {:.3e}\n", if r.passed() { "passed" } else { "FAILED" }, r.max_abs())
 }
 

@@ -111,7 +111,7 @@ pub fn run(args: &SynthArgs) -> Result<Exit> {
     }
     write_model(&args.output, &model, &recipe, container, args.seed, |_, _| {})?;
     let bytes = std::fs::metadata(&args.output).with_context(|| args.output.display().to_string())?.len();
-    let tensors = model.manifest(&recipe)?.tensor_bytes();
+    let tensors = model.manifest_with_draft(&recipe)?.tensor_bytes();
     if args.json {
         let (file, recipe, seed) = (args.output.display().to_string(), &recipe.name, args.seed);
         let summary = model.summary();

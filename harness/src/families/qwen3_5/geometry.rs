@@ -49,6 +49,14 @@ pub struct Geometry {
     pub taps: usize,
     /// Longest declared context.
     pub max_context: usize,
+    /// Attention layers of the draft head: 1, or 0 where the model has none. Left out of a pack's header when 0,
+    /// so that packs without a head keep their id.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub draft_layers: usize,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Geometry {
@@ -120,9 +128,23 @@ pub fn read(config: &Value) -> Result<Geometry, GeometryError> {
         dv: f.size("linear_value_head_dim")?,
         taps: f.size("linear_conv_kernel_dim")?,
         max_context: f.size("max_position_embeddings")?,
+        draft_layers: draft_layers(&f)?,
     };
     check(&geometry, rotary)?;
     Ok(geometry)
+}
+
+/// Layers of the multi-token-prediction head. A configuration that does not speak of one has none.
+fn draft_layers(f: &Fields<'_>) -> Result<usize, GeometryError> {
+    let Ok(value) = f.get("mtp_num_hidden_layers") else { return Ok(0) };
+    match value.as_u64() {
+        Some(0) => Ok(0),
+        Some(1) => {
+            f.exactly("mtp_use_dedicated_embeddings", &json!(false))?;
+            Ok(1)
+        }
+        _ => Err(bad("mtp_num_hidden_layers", value, "0 or 1")),
+    }
 }
 
 fn layers(f: &Fields<'_>) -> Result<Vec<LayerKind>, GeometryError> {

@@ -39,11 +39,28 @@ impl Family for Geometry {
             max_context: self.max_context,
             kv_values_per_token: (self.attention_layers() * 2 * self.kv_heads * self.head_dim) as u64,
             state_bytes: self.state_bytes(),
+            draft_kv_values_per_token: (self.draft_layers * 2 * self.kv_heads * self.head_dim) as u64,
             moe: None,
         }
     }
 
     fn plan(&self, manifest: &Manifest, class: NumericClass, bucket: Bucket) -> Result<Plan, PlanError> {
-        plan::build(self, manifest, class, bucket)
+        plan::build(self, manifest, class, bucket)?.finish()
+    }
+
+    fn draft_tensors(&self) -> Vec<TensorSpec> {
+        tensors::draft(self)
+    }
+
+    fn draft_plan(
+        &self,
+        manifest: &Manifest,
+        class: NumericClass,
+        bucket: Bucket,
+    ) -> Result<Plan, PlanError> {
+        if self.draft_layers == 0 {
+            return Err(PlanError::NoDraft { family: Self::NAME });
+        }
+        plan::with_draft(self, manifest, class, bucket)
     }
 }

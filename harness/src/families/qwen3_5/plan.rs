@@ -2,6 +2,7 @@
 use super::geometry::{Geometry, LayerKind};
 use crate::families::PlanError;
 use crate::families::blocks::{AttentionShape, Blocks};
+use crate::families::draft::DraftTensors;
 use crate::manifest::Manifest;
 use kernels::conv::Conv;
 use kernels::delta::{Delta, DeltaForm};
@@ -10,16 +11,16 @@ use kernels::numeric::{ActKind, NumericClass};
 use kernels::plan::{Bucket, Plan};
 use ledger::TrafficClass;
 
-/// Builds the plan of `bucket`.
-pub fn build(
-    g: &Geometry,
-    manifest: &Manifest,
-    class: NumericClass,
-    bucket: Bucket,
-) -> Result<Plan, PlanError> {
-    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, None);
-    p.embed("embed_tokens.weight")?;
-    let shape = AttentionShape {
+const DRAFT: DraftTensors = DraftTensors {
+    embedding: "embed_tokens.weight",
+    norm: "norm.weight",
+    embedding_norm: "mtp.pre_fc_norm_embedding.weight",
+    hidden_norm: "mtp.pre_fc_norm_hidden.weight",
+    join: "mtp.fc.weight",
+};
+
+fn attention_shape(g: &Geometry) -> AttentionShape {
+    AttentionShape {
         heads: g.heads,
         kv_heads: g.kv_heads,
         head_dim: g.head_dim,
@@ -28,7 +29,36 @@ pub fn build(
         eps: g.eps,
         plus_one: true,
         gated: true,
-    };
+    }
+}
+
+/// Builds the plan of `bucket` with the draft head behind the step: one attention layer with its own cache.
+pub fn with_draft(
+    g: &Geometry,
+    manifest: &Manifest,
+    class: NumericClass,
+    bucket: Bucket,
+) -> Result<Plan, PlanError> {
+    let mut p = build(g, manifest, class, bucket)?;
+    p.b.layer("draft", Some(g.layers.len() as u16));
+    p.draft_rows(&DRAFT, g.eps, true)?;
+    let layer = "mtp.layers.0";
+    p.attention(&attention_shape(g), &|part| attention_name(layer, part))?;
+    p.mlp(g.eps, true, &|part| mlp_name(layer, part))?;
+    p.draft_head("mtp.norm.weight", "lm_head.weight", g.eps, true)?;
+    p.finish()
+}
+
+/// Builds the launches of a step in `bucket`.
+pub fn build<'a>(
+    g: &Geometry,
+    manifest: &'a Manifest,
+    class: NumericClass,
+    bucket: Bucket,
+) -> Result<Blocks<'a>, PlanError> {
+    let mut p = Blocks::new(manifest, class, bucket, g.hidden, g.vocab, None);
+    p.embed("embed_tokens.weight")?;
+    let shape = attention_shape(g);
     for (index, kind) in g.layers.iter().enumerate() {
         let layer = Some(index as u16);
         match kind {
@@ -38,23 +68,28 @@ pub fn build(
             }
             LayerKind::FullAttention => {
                 p.b.layer("attention", layer);
-                p.attention(&shape, &|part| attention_name(index, part))?;
+                p.attention(&shape, &|part| attention_name(&format!("layers.{index}"), part))?;
             }
         }
         p.b.layer("mlp", layer);
-        p.mlp(g.eps, true, &|part| match part {
-            "norm" => format!("layers.{index}.post_attention_layernorm.weight"),
-            part => format!("layers.{index}.mlp.{part}_proj.weight"),
-        })?;
+        p.mlp(g.eps, true, &|part| mlp_name(&format!("layers.{index}"), part))?;
     }
-    p.head("norm.weight", "lm_head.weight", g.eps, true)
+    p.head("norm.weight", "lm_head.weight", g.eps, true)?;
+    Ok(p)
 }
 
-fn attention_name(layer: usize, part: &str) -> String {
+fn mlp_name(layer: &str, part: &str) -> String {
     match part {
-        "norm" => format!("layers.{layer}.input_layernorm.weight"),
-        "q_norm" | "k_norm" => format!("layers.{layer}.self_attn.{part}.weight"),
-        part => format!("layers.{layer}.self_attn.{part}_proj.weight"),
+        "norm" => format!("{layer}.post_attention_layernorm.weight"),
+        part => format!("{layer}.mlp.{part}_proj.weight"),
+    }
+}
+
+fn attention_name(layer: &str, part: &str) -> String {
+    match part {
+        "norm" => format!("{layer}.input_layernorm.weight"),
+        "q_norm" | "k_norm" => format!("{layer}.self_attn.{part}.weight"),
+        part => format!("{layer}.self_attn.{part}_proj.weight"),
     }
 }
 

@@ -4,45 +4,74 @@ use crate::manifest::TensorSpec;
 
 const PREFIX: &str = "model.language_model.";
 
-fn spec(out: &mut Vec<TensorSpec>, layer: Option<usize>, hf: &str, shape: &[usize], class: &'static str) {
-    let local = match layer {
-        Some(l) => format!("layers.{l}.{hf}"),
-        None => hf.to_owned(),
+/// Where a tensor belongs: to the model, to one of its layers, to the draft head or to the head's layer.
+#[derive(Clone, Copy)]
+enum At {
+    Model,
+    Layer(usize),
+    Draft,
+    DraftLayer,
+}
+
+fn spec(out: &mut Vec<TensorSpec>, at: At, hf: &str, shape: &[usize], class: &'static str) {
+    let name = match at {
+        At::Model => hf.to_owned(),
+        At::Layer(l) => format!("layers.{l}.{hf}"),
+        At::Draft => format!("mtp.{hf}"),
+        At::DraftLayer => format!("mtp.layers.0.{hf}"),
     };
-    let full = if hf == "lm_head.weight" { local.clone() } else { format!("{PREFIX}{local}") };
+    let bare = matches!(at, At::Draft | At::DraftLayer) || hf == "lm_head.weight";
     out.push(TensorSpec {
-        name: local,
-        hf: full,
+        hf: if bare { name.clone() } else { format!("{PREFIX}{name}") },
+        name,
         gguf: String::new(),
         shape: shape.iter().map(|d| *d as u64).collect(),
         class,
-        layer: layer.map(|l| l as u16),
+        layer: if let At::Layer(l) = at { Some(l as u16) } else { None },
     });
 }
 
 /// All tensors of the text model.
 pub fn list(g: &Geometry) -> Vec<TensorSpec> {
     let mut out = Vec::new();
-    let (h, i) = (g.hidden, g.intermediate);
-    spec(&mut out, None, "embed_tokens.weight", &[g.vocab, h], "embed");
+    let h = g.hidden;
+    spec(&mut out, At::Model, "embed_tokens.weight", &[g.vocab, h], "embed");
     for (index, kind) in g.layers.iter().enumerate() {
-        let l = Some(index);
-        spec(&mut out, l, "input_layernorm.weight", &[h], "norm");
-        match kind {
-            LayerKind::LinearAttention => delta(&mut out, g, l),
-            LayerKind::FullAttention => attention(&mut out, g, l),
-        }
-        spec(&mut out, l, "post_attention_layernorm.weight", &[h], "norm");
-        spec(&mut out, l, "mlp.gate_proj.weight", &[i, h], "mlp.gate");
-        spec(&mut out, l, "mlp.up_proj.weight", &[i, h], "mlp.up");
-        spec(&mut out, l, "mlp.down_proj.weight", &[h, i], "mlp.down");
+        layer(&mut out, g, At::Layer(index), *kind);
     }
-    spec(&mut out, None, "norm.weight", &[h], "norm");
-    spec(&mut out, None, "lm_head.weight", &[g.vocab, h], "head");
+    spec(&mut out, At::Model, "norm.weight", &[h], "norm");
+    spec(&mut out, At::Model, "lm_head.weight", &[g.vocab, h], "head");
     out
 }
 
-fn delta(out: &mut Vec<TensorSpec>, g: &Geometry, l: Option<usize>) {
+/// The tensors of the draft head, which shares embedding and head with the model.
+pub fn draft(g: &Geometry) -> Vec<TensorSpec> {
+    let mut out = Vec::new();
+    if g.draft_layers > 0 {
+        let h = g.hidden;
+        spec(&mut out, At::Draft, "pre_fc_norm_embedding.weight", &[h], "norm");
+        spec(&mut out, At::Draft, "pre_fc_norm_hidden.weight", &[h], "norm");
+        spec(&mut out, At::Draft, "fc.weight", &[h, 2 * h], "draft.join");
+        layer(&mut out, g, At::DraftLayer, LayerKind::FullAttention);
+        spec(&mut out, At::Draft, "norm.weight", &[h], "norm");
+    }
+    out
+}
+
+fn layer(out: &mut Vec<TensorSpec>, g: &Geometry, l: At, kind: LayerKind) {
+    let (h, i) = (g.hidden, g.intermediate);
+    spec(out, l, "input_layernorm.weight", &[h], "norm");
+    match kind {
+        LayerKind::LinearAttention => delta(out, g, l),
+        LayerKind::FullAttention => attention(out, g, l),
+    }
+    spec(out, l, "post_attention_layernorm.weight", &[h], "norm");
+    spec(out, l, "mlp.gate_proj.weight", &[i, h], "mlp.gate");
+    spec(out, l, "mlp.up_proj.weight", &[i, h], "mlp.up");
+    spec(out, l, "mlp.down_proj.weight", &[h, i], "mlp.down");
+}
+
+fn delta(out: &mut Vec<TensorSpec>, g: &Geometry, l: At) {
     let (h, v) = (g.hidden, g.v_heads * g.dv);
     spec(out, l, "linear_attn.in_proj_qkv.weight", &[g.conv_dim(), h], "delta.qkv");
     spec(out, l, "linear_attn.in_proj_z.weight", &[v, h], "delta.z");
@@ -55,7 +84,7 @@ fn delta(out: &mut Vec<TensorSpec>, g: &Geometry, l: Option<usize>) {
     spec(out, l, "linear_attn.out_proj.weight", &[h, v], "delta.out");
 }
 
-fn attention(out: &mut Vec<TensorSpec>, g: &Geometry, l: Option<usize>) {
+fn attention(out: &mut Vec<TensorSpec>, g: &Geometry, l: At) {
     let (h, q, kv) = (g.hidden, g.heads * g.head_dim, g.kv_heads * g.head_dim);
     spec(out, l, "self_attn.q_proj.weight", &[2 * q, h], "attn.q");
     spec(out, l, "self_attn.k_proj.weight", &[kv, h], "attn.k");

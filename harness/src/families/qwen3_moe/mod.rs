@@ -43,6 +43,7 @@ impl Family for Geometry {
             max_context: self.max_context,
             kv_values_per_token: (self.layers * 2 * self.kv_heads * self.head_dim) as u64,
             state_bytes: 0,
+            draft_kv_values_per_token: 0,
             moe: Some(Moe { layers: self.layers, experts: self.experts as u64, top_k: self.top_k as u64 }),
         }
     }

@@ -47,5 +47,6 @@ pub fn build(
             part => format!("blk.{layer}.ffn_{part}_exps"),
         })?;
     }
-    p.head("output_norm", "output", g.eps, false)
+    p.head("output_norm", "output", g.eps, false)?;
+    p.finish()
 }
