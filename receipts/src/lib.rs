@@ -20,6 +20,7 @@ pub mod keys;
 mod locate;
 pub mod measured;
 pub mod policy;
+pub mod rests;
 pub mod schema;
 pub mod seal;
 pub mod store;
@@ -39,6 +40,7 @@ pub use measured::{
     Oracle, ReadWrite, Residency, Run, Stop,
 };
 pub use policy::{Policy, PolicyError};
+pub use rests::KernelNeed;
 pub use schema::{
     ClassBytes, DeviceFacts, Entry, Fill, Infeasible, KernelReceipt, Kind, Limits, MemoryLine, Planned,
     Receipt, SCHEMA_VERSION, json_schema,

@@ -175,6 +175,9 @@ pub struct Receipt {
     pub infeasible: Option<Infeasible>,
     /// Ids of the kernel receipts this one rests on.
     pub rests_on: Vec<String>,
+    /// Launches of the step that no kernel receipt speaks for: operation, shape, format, class and batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rests_on_absent: Vec<String>,
     /// Measurement problems that did not void the run.
     pub warnings: Vec<String>,
     /// The verdict under the policy named in the identity; `null` until judged.

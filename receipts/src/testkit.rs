@@ -101,6 +101,7 @@ pub fn good() -> Receipt {
         limits: Some(Limits { batch: 8, context: 2048, sequence_bytes: 1 << 20, total_bytes: 64 << 20 }),
         infeasible: None,
         rests_on: vec![],
+        rests_on_absent: vec![],
         warnings: vec![],
         verdict: None,
         created: "2026-11-30T08:00:00Z".into(),

@@ -7,6 +7,7 @@ use kernels::launch::{Launch, Op};
 use kernels::linear::{Epilogue, Linear, Matrix};
 use kernels::numeric::{NumericClass, StepShape};
 use kernels::plan::Plan;
+use receipts::KernelNeed;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -141,7 +142,11 @@ fn cut(geometry: &Geometry, plan: &Plan, index: usize, phase: PhaseOf, context: 
     Case {
         model: geometry.name.clone(),
         op: launch.op.name(),
-        shape: shape(&launch.op, context),
+        // Kernel receipts have no field for the phase, and a step may only rest on decode launches.
+        shape: match phase {
+            PhaseOf::Decode => shape(&launch.op, context),
+            PhaseOf::Prefill => format!("{},prefill", shape(&launch.op, context)),
+        },
         format: format(&launch.op),
         class: plan.class,
         phase,
@@ -150,6 +155,18 @@ fn cut(geometry: &Geometry, plan: &Plan, index: usize, phase: PhaseOf, context: 
         step: StepShape { rows, out_rows, seqs },
         plan: cut,
     }
+}
+
+/// The launches of a decode plan of `context` tokens as kernel receipts name them, each once.
+pub fn needs(plan: &Plan, context: usize) -> Vec<KernelNeed> {
+    let need = |launch: &Launch| KernelNeed {
+        op: launch.op.name(),
+        shape: shape(&launch.op, context),
+        format: format(&launch.op).into(),
+        numeric_class: plan.class.name().into(),
+        batch: plan.bucket.rows as u32,
+    };
+    plan.launches.iter().map(need).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Format of the launch's (first) matrix.

@@ -9,7 +9,7 @@ mod reference;
 mod reference_seq;
 mod sample;
 
-pub use case::{Case, PhaseOf, cases};
+pub use case::{Case, PhaseOf, cases, needs};
 pub use measure::{Bench, BenchError, Row, State};
 pub use reference::tolerance;
 pub use sample::Check;

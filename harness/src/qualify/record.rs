@@ -111,6 +111,7 @@ fn empty(e: &Evidence<'_>, tuple: TupleKey) -> Receipt {
         limits: None,
         infeasible: None,
         rests_on: Vec::new(),
+        rests_on_absent: Vec::new(),
         warnings: Vec::new(),
         verdict: None,
         created: e.created.clone(),

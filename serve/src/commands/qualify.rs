@@ -4,6 +4,7 @@ use super::identity::{admission, now, topology};
 use super::state::{self, StateDir};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use harness::bench::needs;
 use harness::engine::{Engine, EngineSize, Plans};
 use harness::instruments::canary::Canary;
 use harness::instruments::curve::{Probe, probe};
@@ -15,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kernels::host::HostDevice;
 use kernels::host::simd::Simd;
 use kernels::numeric::NumericClass;
-use receipts::{Entry, Kind, Policy, Receipt, Signer, Store, TupleKey, Verdict};
+use receipts::{Entry, Kind, Policy, Receipt, Record, Signer, Store, TupleKey, Verdict};
 use std::path::PathBuf;
 
 /// Arguments of `qualify`.
@@ -80,6 +81,8 @@ struct Session {
     oracle: Option<OracleResult>,
     canary: Canary,
     policy: Policy,
+    /// Every receipt before this run: where the kernel receipts that a step rests on are looked up.
+    earlier: Vec<Record>,
 }
 
 /// Runs the command.
@@ -98,10 +101,11 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         tuple.validate()?;
         tuples.push(tuple);
     }
-    let session = session(args, pack, class)?;
+    let mut session = session(args, pack, class)?;
     let identity = admission(&session.pack, &topology, &session.policy, &session.machine, session.threads)?;
     let signer = Signer::open_or_create(&state.keys())?;
     let mut store = Store::open(&state.receipts());
+    session.earlier = store.list()?;
     banner(&session, args);
     let mut reference = None;
     let mut all_pass = true;
@@ -199,7 +203,8 @@ fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
     let policy = Policy::embedded();
     let limit = policy.device("host").map_or(0, |d| d.canary_ppm);
     let canary = Canary::new(limit);
-    Ok(Session { pack, class, machine, threads, simd, rule, probe, oracle, canary, policy })
+    let earlier = Vec::new();
+    Ok(Session { pack, class, machine, threads, simd, rule, probe, oracle, canary, policy, earlier })
 }
 
 fn engine(s: &Session, size: EngineSize, simd: Simd) -> Result<Engine> {
@@ -257,7 +262,9 @@ fn cell(
         facts,
         scalar_equal: reference.scalar_equal(),
     };
-    receipt(evidence, &input).context("the series is empty")
+    let mut receipt = receipt(evidence, &input).context("the series is empty")?;
+    receipt.rest_on(&s.earlier, &needs(&engine.plans.decode, context));
+    Ok(receipt)
 }
 
 fn banner(s: &Session, args: &Qualify) {
