@@ -28,6 +28,17 @@ fn open_all(e: &mut Engine, batch: usize, vocab: usize) -> Vec<Sequence> {
     (0..batch).map(|i| sequence(e, i)).collect()
 }
 
+/// The sequences again, each filled to a length that a prompt may go on from.
+fn reopened(e: &mut Engine, sequences: &[Sequence], vocab: usize) -> Vec<Sequence> {
+    sequences.iter().for_each(|s| drop(e.close(*s)));
+    let sequence = |i: usize| {
+        let s = e.open(e.size().context).unwrap();
+        fill(e, s, &tokens(i as u64 + 1, [64, 128, 192, 256, 320][i % 5], vocab));
+        s
+    };
+    (0..sequences.len()).map(sequence).collect()
+}
+
 fn prove(dir: &str, class: NumericClass, batches: &[usize]) {
     let (pack, _guard) = pack(dir);
     for &batch in batches {
@@ -35,7 +46,7 @@ fn prove(dir: &str, class: NumericClass, batches: &[usize]) {
             let size = EngineSize { batch, context: 400, threads };
             let mut e = engine(&pack, class, size, simd());
             let vocab = e.summary().vocab;
-            let sequences = open_all(&mut e, batch, vocab);
+            let mut sequences = open_all(&mut e, batch, vocab);
             let what = |phase: &str| format!("{dir} {class} B{batch} threads {threads}, {phase}");
             // Duplicate tokens: only two distinct rows of the embedding are read.
             let rows: Vec<_> = sequences.iter().enumerate().map(|(i, s)| (*s, 5 + (i % 2) as u32)).collect();
@@ -46,6 +57,7 @@ fn prove(dir: &str, class: NumericClass, batches: &[usize]) {
             assert_exact(&report, &what("part of a decode bucket"));
             // Several ragged chunks behind different lengths; last rows only, then all rows.
             for (n, all) in [(7, false), (3, true)] {
+                sequences = reopened(&mut e, &sequences, vocab);
                 let texts: Vec<Vec<u32>> =
                     (0..batch).map(|i| tokens(99 + i as u64, 1 + (i + n) % n, 9)).collect();
                 let chunks: Vec<_> = sequences.iter().zip(&texts).map(|(s, t)| (*s, t.as_slice())).collect();

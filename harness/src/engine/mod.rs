@@ -23,6 +23,10 @@ use thiserror::Error;
 /// Prefill chunks end on multiples of this many tokens.
 pub const PREFILL_GRID: usize = 256;
 
+/// A prompt's rows of a model with recurrent state begin on multiples of this many tokens: the chunked form of its
+/// rule rounds by where chunks begin, so a suffix that began elsewhere would not have the bits of the whole prompt.
+pub const STATE_GRID: usize = kernels::delta::host::CHUNK;
+
 /// Rows of a prefill step: one grid cell, or shorter chunks of several sequences.
 pub const PREFILL_ROWS: usize = 256;
 
@@ -48,6 +52,16 @@ pub enum EngineError {
         value: u64,
         /// Limit.
         limit: u64,
+    },
+    /// A prompt that goes on where the recurrent state cannot: copies for prompts are taken on the grid.
+    #[error(
+        "prefill begins at position {position}, this model's state takes prompts from multiples of {grid} on"
+    )]
+    OffGrid {
+        /// Position of the first token.
+        position: usize,
+        /// The grid.
+        grid: usize,
     },
     /// A prompt row without the token behind it, on an engine that drafts; or one too many, on one that does not.
     #[error("prefill with {given} tokens of lookahead, this engine takes {taken}")]
@@ -307,6 +321,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         for (sequence, tokens) in chunks {
             let length = self.sequences.get(*sequence)?.length;
+            if self.summary.state_bytes > 0 && length % STATE_GRID != 0 {
+                return Err(EngineError::OffGrid { position: length, grid: STATE_GRID });
+            }
             let limit = PREFILL_GRID - length % PREFILL_GRID;
             let rows = tokens.len().saturating_sub(ahead);
             if rows == 0 || rows > limit {
@@ -361,8 +378,7 @@ impl Engine {
         tokens: &[u32],
         after: &mut dyn FnMut(Option<u16>, &[f32]),
     ) -> Result<(), EngineError> {
-        self.last = Phase::Prefill;
-        self.stage(std::iter::once((sequence, tokens)), 0, true)?;
+        self.stage_prefill(&[(sequence, tokens)], true)?;
         let (shape, plan) = (self.shape(), &self.plans.prefill);
         let residual = plan.buffers.iter().find(|b| b.name == "residual");
         for (index, launch) in plan.launches.iter().enumerate() {

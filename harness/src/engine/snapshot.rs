@@ -67,7 +67,8 @@ impl Engine {
         Ok(sequence)
     }
 
-    /// Opens a sequence of up to `tokens` tokens that starts as a copy of `from`.
+    /// Opens a sequence of up to `tokens` tokens that starts as a copy of `from`. Steps may follow at any length, a
+    /// prompt only where the engine's grid lets one begin.
     pub fn fork(&mut self, from: Sequence, tokens: usize) -> Result<Sequence, EngineError> {
         let length = self.sequences().get(from)?.length;
         let sequence = self.open(tokens)?;

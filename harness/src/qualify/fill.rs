@@ -1,6 +1,6 @@
 //! The fill rule: how a context bucket is filled before a series, reproducible from seed and row alone.
 use super::QualifyError;
-use crate::engine::{Engine, EngineError, PREFILL_ROWS, Sequence};
+use crate::engine::{Engine, EngineError, PREFILL_ROWS, STATE_GRID, Sequence};
 
 /// Steps of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct FillRule {
     pub vocab: usize,
 }
 
-/// Tokens of a row's own suffix.
+/// Fewest tokens of a row's own suffix.
 const SUFFIX: usize = 16;
 
 impl FillRule {
@@ -43,7 +43,10 @@ impl FillRule {
         if context < need {
             return Err(QualifyError::Context { context, need });
         }
-        Ok(Self { seed, prefix: context - SUFFIX - series.steps(), suffix: SUFFIX, context, vocab })
+        // The suffix begins where a prompt may begin: only there has it the bits of an unforked prefill.
+        let filled = context - series.steps();
+        let prefix = (filled - SUFFIX) / STATE_GRID * STATE_GRID;
+        Ok(Self { seed, prefix, suffix: filled - prefix, context, vocab })
     }
 
     /// The `index`-th token of stream `stream`: 0 is the prefix, `row + 1` the suffix of a row.
@@ -119,6 +122,7 @@ mod tests {
         let series = Series { warmup: 4, samples: 12 };
         let rule = FillRule::new(1, 2048, &series, 100).unwrap();
         assert_eq!(rule.prefix + rule.suffix + series.steps(), 2048);
+        assert_eq!((rule.prefix, rule.suffix), (1984, 36));
         assert!(FillRule::new(1, 40, &series, 100).is_err());
     }
 
