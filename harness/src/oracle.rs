@@ -7,7 +7,7 @@ mod draft;
 
 pub use draft::DraftResult;
 
-use crate::containers::{Checkpoint, ContainerError, open};
+use crate::containers::{Checkpoint, ContainerError, Dtype, open};
 use crate::engine::{Engine, EngineError, EngineSize, PREFILL_GRID};
 use crate::pack::{Pack, PackError};
 use crate::recipe::Recipe;
@@ -106,14 +106,27 @@ struct Expected<'a>(&'a Checkpoint, &'a Path);
 
 impl Expected<'_> {
     fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, OracleError> {
-        if self.0.get(name).is_none() {
-            return Ok(None);
+        let Some(info) = self.0.get(name) else { return Ok(None) };
+        if info.dtype != Dtype::F32 {
+            return Err(self.wrong(name, &format!("holds {}, expected F32", info.dtype)));
         }
         Ok(Some(self.0.bytes(name)?.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
     }
 
     fn ids(&self, name: &str) -> Result<Vec<u32>, OracleError> {
-        Ok(self.0.bytes(name)?.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
+        let info = self.0.tensor(name)?;
+        if info.dtype != Dtype::I64 {
+            return Err(self.wrong(name, &format!("holds {}, expected I64", info.dtype)));
+        }
+        let id = |b: &[u8; 8]| {
+            let id = i64::from_le_bytes(*b);
+            u32::try_from(id).map_err(|_| self.wrong(name, &format!("holds {id}, which is no token id")))
+        };
+        self.0.bytes_of(info).as_chunks::<8>().0.iter().map(id).collect()
+    }
+
+    fn wrong(&self, name: &str, what: &str) -> OracleError {
+        OracleError::Folder { dir: self.1.into(), what: format!("'{name}' {what}") }
     }
 
     fn need(&self, name: &str) -> Result<Vec<f32>, OracleError> {
@@ -203,9 +216,17 @@ fn run_prompt(
     let vocab = engine.summary().vocab;
     let from = match expected.0.get(&format!("prompt.{n}.logits_from")) {
         Some(_) => expected.ids(&format!("prompt.{n}.logits_from"))?.first().copied().unwrap_or(0) as usize,
-        None => ids.len() - want.len() / vocab,
+        None => ids.len().saturating_sub(want.len() / vocab),
     };
+    let rows = want.len() / vocab;
+    if rows == 0 || want.len() % vocab != 0 || from.checked_add(rows) != Some(ids.len()) {
+        let what = format!("holds {} values from row {from} on, for {} tokens", want.len(), ids.len());
+        return Err(expected.wrong(&format!("prompt.{n}.logits"), &what));
+    }
     let greedy = expected.ids(&format!("prompt.{n}.greedy_ids"))?;
+    if greedy.is_empty() {
+        return Err(expected.wrong(&format!("prompt.{n}.greedy_ids"), "is empty"));
+    }
     let margins = expected.floats(&format!("prompt.{n}.greedy_margin"))?;
     let sequence = engine.open(ids.len() + greedy.len())?;
     let (mut max_abs, mut kl, mut first_trace) = (0.0f64, 0.0f64, None);

@@ -3,10 +3,11 @@
 //! Layout: 8 bytes of magic, the header's length (u64, little endian), the header (JSON), zeros up to a
 //! multiple of 4096, the payload. The pack id is the BLAKE3 of the header, which holds the BLAKE3 of every
 //! tensor and side file, so the id covers every byte.
-use crate::containers::{Checkpoint, ContainerError};
+use crate::containers::stream::room_for;
+use crate::containers::{Checkpoint, ContainerError, SIDE_FILE_LIMIT};
 use crate::families::config::GeometryError;
 use crate::families::{Model, PlanError};
-use crate::manifest::{Manifest, ManifestError, TensorSpec};
+use crate::manifest::{Entry, Manifest, ManifestError, TensorSpec};
 use crate::recipe::Recipe;
 use kernels::formats::Format;
 use kernels::sys::region::Region;
@@ -144,6 +145,11 @@ fn specs_in(model: &Model, checkpoint: &Checkpoint) -> Vec<TensorSpec> {
     specs
 }
 
+/// Whether kernels read a tensor of that class in that format: small weights are plain floats.
+fn holds(spec: &TensorSpec, format: Format) -> bool {
+    !matches!(spec.class, "norm" | "conv") || matches!(format, Format::F32 | Format::F16 | Format::Bf16)
+}
+
 /// The family's tensors with the format the checkpoint holds each in; shapes must agree exactly.
 fn resolve<'c>(
     model: &Model,
@@ -160,8 +166,7 @@ fn resolve<'c>(
         }
         let format = Format::from_name(&info.dtype.name().to_ascii_lowercase())
             .ok_or_else(|| bad(format!("dtype {} has no kernel", info.dtype.name())))?;
-        let small = matches!(spec.class, "norm" | "conv");
-        if small && !matches!(format, Format::F32 | Format::F16 | Format::Bf16) {
+        if !holds(&spec, format) {
             return Err(bad(format!("dtype {}, small weights are F32, F16 or BF16", format.name())));
         }
         out.push((spec.clone(), format, checkpoint.bytes_of(info)));
@@ -190,6 +195,7 @@ impl Pack {
         recipe: &Recipe,
         path: &Path,
     ) -> Result<Self, PackError> {
+        replaceable(path)?;
         let model = model_of(checkpoint)?;
         let tensors = resolve(&model, checkpoint)?;
         let known: std::collections::BTreeSet<&str> = if checkpoint.metadata().is_some() {
@@ -274,6 +280,21 @@ impl Pack {
                 format!("{} bytes announced, the file holds {size}", self.payload),
             ));
         }
+        self.header.model.validate()?;
+        self.header
+            .recipe
+            .validate(&self.header.recipe.name)
+            .map_err(|e| invalid("recipe", e.to_string()))?;
+        let mut names = std::collections::BTreeSet::new();
+        for f in &self.header.files {
+            let known = f.name == GGUF_HEADER || SIDE_FILES.contains(&f.name.as_str());
+            if !known || !names.insert(&f.name) {
+                return Err(invalid("files", format!("'{}' is no side file, or stands there twice", f.name)));
+            }
+            if f.bytes > SIDE_FILE_LIMIT {
+                return Err(invalid(&f.name, format!("{} bytes, the limit is {SIDE_FILE_LIMIT}", f.bytes)));
+            }
+        }
         let spans = self.header.manifest.entries.iter().map(|e| (&e.name, e.offset, e.bytes));
         let files = self.header.files.iter().map(|f| (&f.name, f.offset, f.bytes));
         for (name, offset, bytes) in spans.chain(files) {
@@ -288,23 +309,24 @@ impl Pack {
         if self.has_draft() {
             specs.extend(draft);
         }
-        let layout: Result<Vec<_>, _> = specs
-            .into_iter()
-            .map(|s| self.header.manifest.get(&s.name)?.parsed_format().map(|f| (s, f)))
-            .collect();
-        let want = Manifest::lay_out(&layout?)?;
+        let mut layout = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let format = self.header.manifest.get(&spec.name)?.parsed_format()?;
+            if !holds(&spec, format) {
+                return Err(invalid(&spec.name, format!("held in {}, which no kernel reads", format.name())));
+            }
+            layout.push((spec, format));
+        }
+        let want = Manifest::lay_out(&layout)?;
         let (have, need) = (self.header.manifest.entries.len(), want.entries.len());
         if have != need {
             return Err(invalid("manifest", format!("{have} tensors, the geometry has {need}")));
         }
         for (have, want) in self.header.manifest.entries.iter().zip(&want.entries) {
-            if (&have.name, &have.shape, have.offset, have.bytes)
-                != (&want.name, &want.shape, want.offset, want.bytes)
-            {
-                return Err(invalid(
-                    &have.name,
-                    "shape, offset or size differ from the geometry's layout".into(),
-                ));
+            // The hashes are checked by `verify`; everything else follows from geometry and formats.
+            if *have != (Entry { blake3: have.blake3.clone(), ..want.clone() }) {
+                let what = "shape, class, layer, offset or size differ from the geometry's layout";
+                return Err(invalid(&have.name, what.into()));
             }
         }
         Ok(())
@@ -383,6 +405,22 @@ fn side_files(checkpoint: &Checkpoint) -> Result<Vec<(String, Vec<u8>)>, PackErr
     Ok(out)
 }
 
+/// Refuses to put a pack in the place of anything that is none: a checkpoint, a folder, a device.
+fn replaceable(path: &Path) -> Result<(), PackError> {
+    let Ok(about) = std::fs::metadata(path) else { return Ok(()) };
+    let mut start = Vec::new();
+    if about.is_file() {
+        let io_error = |source| PackError::Io { path: path.into(), source };
+        let file = File::open(path).map_err(io_error)?;
+        file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(io_error)?;
+    }
+    if start == MAGIC {
+        return Ok(());
+    }
+    let what = "something that is not a pack lies there, and is not replaced".into();
+    Err(PackError::Invalid { path: path.into(), field: "output".into(), what })
+}
+
 fn write_file(
     path: &Path,
     header: &Header,
@@ -391,9 +429,24 @@ fn write_file(
 ) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
+        room_for(dir, header.manifest.payload)?;
     }
     let part = path.with_extension(format!("part.{}", std::process::id()));
-    let mut file = io::BufWriter::with_capacity(1 << 20, File::create(&part)?);
+    let written = write_part(&part, header, tensors, sections).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // What could not be finished is of no use; the first error is the one to report.
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}
+
+fn write_part(
+    part: &Path,
+    header: &Header,
+    tensors: &[(TensorSpec, Format, &[u8])],
+    sections: &[(u64, Vec<u8>)],
+) -> io::Result<()> {
+    let mut file = io::BufWriter::with_capacity(1 << 20, File::create(part)?);
     let json = serde_json::to_vec(header)?;
     file.write_all(MAGIC)?;
     file.write_all(&(json.len() as u64).to_le_bytes())?;
@@ -408,8 +461,7 @@ fn write_file(
     }
     pad(&mut file, at, start + header.manifest.payload)?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
-    std::fs::rename(&part, path)
+    file.sync_all()
 }
 
 fn pad(file: &mut impl Write, at: u64, to: u64) -> io::Result<u64> {

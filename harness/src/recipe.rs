@@ -83,14 +83,20 @@ impl Recipe {
     pub fn parse(name: &str, text: &str) -> Result<Self, RecipeError> {
         let recipe: Self =
             toml::from_str(text).map_err(|source| RecipeError::Syntax { name: name.into(), source })?;
-        let extra = recipe.more_bits.iter().map(|m| ("more_bits", &m.format));
-        for (class, format) in recipe.formats.iter().map(|(c, f)| (c.as_str(), f)).chain(extra) {
+        recipe.validate(name)?;
+        Ok(recipe)
+    }
+
+    /// Whether every format it names is known; `name` is how messages call it.
+    pub fn validate(&self, name: &str) -> Result<(), RecipeError> {
+        let extra = self.more_bits.iter().map(|m| ("more_bits", &m.format));
+        for (class, format) in self.formats.iter().map(|(c, f)| (c.as_str(), f)).chain(extra) {
             if Format::from_name(format).is_none() {
                 let (name, class, format) = (name.into(), class.into(), format.clone());
                 return Err(RecipeError::Format { name, class, format });
             }
         }
-        Ok(recipe)
+        Ok(())
     }
 
     /// A recipe that ships with the program.
@@ -114,11 +120,11 @@ impl Recipe {
             && more.classes.iter().any(|c| c == class)
             && has_more_bits(usize::from(layer), layers)
         {
-            return Ok(Format::from_name(&more.format).expect("parse checked the name"));
+            return Ok(Format::from_name(&more.format).expect("validate checked the name"));
         }
         let name = self.formats.get(class).or_else(|| self.formats.get("default"));
         let missing = || RecipeError::Missing { name: self.name.clone(), class: class.into() };
-        Ok(Format::from_name(name.ok_or_else(missing)?).expect("parse checked the name"))
+        Ok(Format::from_name(name.ok_or_else(missing)?).expect("validate checked the name"))
     }
 }
 

@@ -41,9 +41,26 @@ pub enum GeometryError {
 }
 
 fn invalid(field: &str, value: &Json, expected: impl Into<String>) -> GeometryError {
-    let mut value = value.to_string();
-    value.truncate(80);
+    // Characters, not bytes: a cut inside one of several bytes is a panic.
+    let value = value.to_string().chars().take(80).collect();
     GeometryError::Invalid { field: field.into(), value, expected: expected.into() }
+}
+
+/// Refuses sizes outside 1 to 2^21, whatever the geometry was read from.
+pub fn check_sizes(sizes: &[(&str, usize)]) -> Result<(), GeometryError> {
+    match sizes.iter().find(|(_, size)| !(1..=MAX_FIELD).contains(&(*size as u64))) {
+        None => Ok(()),
+        Some((field, size)) => Err(invalid(field, &Json::from(*size), format!("from 1 to {MAX_FIELD}"))),
+    }
+}
+
+/// Refuses numbers that are not positive and finite in f32, the type steps compute in.
+pub fn check_numbers(numbers: &[(&str, f64)]) -> Result<(), GeometryError> {
+    let fits = |x: f64| x as f32 > 0.0 && (x as f32).is_finite();
+    match numbers.iter().find(|(_, x)| !fits(*x)) {
+        None => Ok(()),
+        Some((field, x)) => Err(invalid(field, &Json::from(*x), "a positive number within f32")),
+    }
 }
 
 /// A reader over a JSON object that remembers its path for messages.

@@ -87,7 +87,12 @@ impl Summary {
     /// Bytes a sequence of `context` tokens is admitted for: its state slab and its KV pages.
     pub fn sequence_price(&self, class: NumericClass, context: u64) -> Bytes {
         let tokens = context.next_multiple_of(ledger::PAGE_TOKENS);
-        Bytes(self.state_bytes + self.kv_values_per_token * class.kv_bytes() * tokens)
+        // Saturates: what 64 bits cannot hold no node can either.
+        Bytes(
+            (self.kv_values_per_token * class.kv_bytes())
+                .saturating_mul(tokens)
+                .saturating_add(self.state_bytes),
+        )
     }
 }
 
@@ -152,6 +157,8 @@ pub trait Family: Sized {
     fn to_gguf(&self) -> Result<Metadata, GeometryError> {
         Err(GeometryError::Container { family: Self::NAME, container: "GGUF" })
     }
+    /// Whether plans can be built for the geometry: asked of every one, also of one that a pack's header holds.
+    fn validate(&self) -> Result<(), GeometryError>;
     /// Tensors in consumption order.
     fn tensors(&self) -> Vec<TensorSpec>;
     /// What common rooms may know.
@@ -226,6 +233,11 @@ macro_rules! families {
             /// Metadata of a GGUF file of this geometry, without its vocabulary.
             pub fn to_gguf(&self) -> Result<Metadata, GeometryError> {
                 match self { $(Self::$variant(g) => g.to_gguf()),+ }
+            }
+
+            /// Whether plans can be built for the geometry.
+            pub fn validate(&self) -> Result<(), GeometryError> {
+                match self { $(Self::$variant(g) => g.validate()),+ }
             }
 
             /// Tensors in consumption order.

@@ -86,17 +86,19 @@ fn config(args: &SynthArgs) -> Result<(Value, &'static str)> {
     Ok((scale.apply(&full)?, own))
 }
 
-/// Writes config.json beside a safetensors file; another model's is not replaced.
-fn write_config(beside: &Path, config: &Value) -> Result<()> {
+/// The config.json to write beside a safetensors file; `None` where it lies there already. Another model's is not
+/// replaced.
+fn config_beside(beside: &Path, config: &Value) -> Result<Option<(PathBuf, String)>> {
     let path = beside.with_file_name("config.json");
     let mut config = config.clone();
     // The mark travels into the pack: receipts of made-up weights never admit.
     config[harness::pack::SYNTHETIC_KEY] = Value::Bool(true);
     let text = format!("{}\n", serde_json::to_string_pretty(&config)?);
     match std::fs::read_to_string(&path) {
-        Ok(have) if have == text => Ok(()),
+        Ok(have) if have == text => Ok(None),
         Ok(_) => bail!("{}: a config.json of another model lies there", path.display()),
-        Err(_) => std::fs::write(&path, text).with_context(|| path.display().to_string()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Some((path, text))),
+        Err(e) => Err(e).with_context(|| path.display().to_string()),
     }
 }
 
@@ -106,10 +108,17 @@ pub fn run(args: &SynthArgs) -> Result<Exit> {
     let (config, own) = config(args)?;
     let model = Model::from_config(&config)?;
     let recipe = state::recipe(args.recipe.as_deref().unwrap_or(own))?;
-    if container == Container::Safetensors {
-        write_config(&args.output, &config)?;
+    if args.output.exists() {
+        bail!("{}: exists already, synth replaces nothing", args.output.display());
     }
+    let beside = match container {
+        Container::Safetensors => config_beside(&args.output, &config)?,
+        Container::Gguf => None,
+    };
     write_model(&args.output, &model, &recipe, container, args.seed, |_, _| {})?;
+    if let Some((path, text)) = beside {
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
     let bytes = std::fs::metadata(&args.output).with_context(|| args.output.display().to_string())?.len();
     let tensors = model.manifest_with_draft(&recipe)?.tensor_bytes();
     if args.json {

@@ -1,5 +1,5 @@
 //! Geometry of the family, read from config.json (`text_config` when it is nested).
-use crate::families::config::{Fields, GeometryError, MAX_LAYERS};
+use crate::families::config::{Fields, GeometryError, MAX_LAYERS, check_numbers, check_sizes};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -130,7 +130,10 @@ pub fn read(config: &Value) -> Result<Geometry, GeometryError> {
         max_context: f.size("max_position_embeddings")?,
         draft_layers: draft_layers(&f)?,
     };
-    check(&geometry, rotary)?;
+    if rotary.fract() != 0.0 {
+        return Err(bad("partial_rotary_factor", rotary, "a whole number of rotated dimensions"));
+    }
+    check(&geometry)?;
     Ok(geometry)
 }
 
@@ -161,15 +164,41 @@ fn layers(f: &Fields<'_>) -> Result<Vec<LayerKind>, GeometryError> {
     Ok(layers)
 }
 
-fn check(g: &Geometry, rotary: f64) -> Result<(), GeometryError> {
+/// Checks a geometry from wherever it comes.
+pub fn check(g: &Geometry) -> Result<(), GeometryError> {
+    check_sizes(&[
+        ("hidden_size", g.hidden),
+        ("vocab_size", g.vocab),
+        ("layer_types", g.layers.len()),
+        ("intermediate_size", g.intermediate),
+        ("num_attention_heads", g.heads),
+        ("num_key_value_heads", g.kv_heads),
+        ("linear_num_key_heads", g.k_heads),
+        ("linear_num_value_heads", g.v_heads),
+        ("head_dim", g.head_dim),
+        ("linear_key_head_dim", g.dk),
+        ("linear_value_head_dim", g.dv),
+        ("max_position_embeddings", g.max_context),
+    ])?;
+    check_numbers(&[("rms_norm_eps", f64::from(g.eps)), ("rope_theta", g.theta)])?;
+    if g.layers.len() > MAX_LAYERS {
+        return Err(bad("layer_types", g.layers.len(), &format!("at most {MAX_LAYERS}")));
+    }
+    if g.draft_layers > 1 {
+        return Err(bad("mtp_num_hidden_layers", g.draft_layers, "0 or 1"));
+    }
     if g.heads % g.kv_heads != 0 {
         return Err(bad("num_attention_heads", g.heads, "a multiple of num_key_value_heads"));
     }
     if g.v_heads % g.k_heads != 0 {
         return Err(bad("linear_num_value_heads", g.v_heads, "a multiple of linear_num_key_heads"));
     }
-    if rotary.fract() != 0.0 || g.rotary_dims % 2 != 0 || g.rotary_dims > g.head_dim {
-        return Err(bad("partial_rotary_factor", rotary, "an even number of rotated dimensions in the head"));
+    if g.rotary_dims % 2 != 0 || g.rotary_dims > g.head_dim {
+        return Err(bad(
+            "partial_rotary_factor",
+            g.rotary_dims,
+            "an even number of rotated dimensions in the head",
+        ));
     }
     if !(2..=8).contains(&g.taps) {
         return Err(bad("linear_conv_kernel_dim", g.taps, "2 to 8"));

@@ -27,6 +27,10 @@ impl Family for Geometry {
         Err(GeometryError::Container { family: Self::NAME, container: "GGUF" })
     }
 
+    fn validate(&self) -> Result<(), GeometryError> {
+        geometry::check(self)
+    }
+
     fn tensors(&self) -> Vec<TensorSpec> {
         tensors::list(self)
     }

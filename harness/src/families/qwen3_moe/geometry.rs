@@ -1,6 +1,8 @@
 //! Geometry of the family, from config.json or GGUF metadata.
 use crate::containers::{MetaValue, Metadata};
-use crate::families::config::{Fields, GeometryError, MAX_LAYERS, gguf_number, gguf_size};
+use crate::families::config::{
+    Fields, GeometryError, MAX_LAYERS, check_numbers, check_sizes, gguf_number, gguf_size,
+};
 use kernels::fold::MAX_TOP_K;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -51,7 +53,7 @@ pub fn from_config(config: &Value) -> Result<Geometry, GeometryError> {
     ] {
         f.exactly(field, &want)?;
     }
-    check(Geometry {
+    checked(Geometry {
         hidden: f.size("hidden_size")?,
         vocab: f.size("vocab_size")?,
         layers: f.size("num_hidden_layers")?,
@@ -85,7 +87,7 @@ pub fn from_gguf(metadata: &Metadata) -> Result<Geometry, GeometryError> {
     if vocab == 0 {
         return Err(GeometryError::Missing { field: "tokenizer.ggml.tokens".into() });
     }
-    check(Geometry {
+    checked(Geometry {
         hidden: size("embedding_length")?,
         vocab,
         layers: size("block_count")?,
@@ -130,7 +132,26 @@ pub fn to_gguf(g: &Geometry) -> Metadata {
     meta
 }
 
-fn check(g: Geometry) -> Result<Geometry, GeometryError> {
+fn checked(g: Geometry) -> Result<Geometry, GeometryError> {
+    check(&g)?;
+    Ok(g)
+}
+
+/// Checks a geometry from wherever it comes.
+pub fn check(g: &Geometry) -> Result<(), GeometryError> {
+    check_sizes(&[
+        ("hidden_size", g.hidden),
+        ("vocab_size", g.vocab),
+        ("num_hidden_layers", g.layers),
+        ("num_attention_heads", g.heads),
+        ("num_key_value_heads", g.kv_heads),
+        ("head_dim", g.head_dim),
+        ("num_experts", g.experts),
+        ("num_experts_per_tok", g.top_k),
+        ("moe_intermediate_size", g.width),
+        ("max_position_embeddings", g.max_context),
+    ])?;
+    check_numbers(&[("rms_norm_eps", f64::from(g.eps)), ("rope_theta", g.theta)])?;
     let bad = |field: &str, value: usize, expected: &str| GeometryError::Invalid {
         field: field.into(),
         value: value.to_string(),
@@ -149,5 +170,5 @@ fn check(g: Geometry) -> Result<Geometry, GeometryError> {
     if g.layers > MAX_LAYERS {
         return Err(bad("num_hidden_layers", g.layers, &format!("at most {MAX_LAYERS}")));
     }
-    Ok(g)
+    Ok(())
 }

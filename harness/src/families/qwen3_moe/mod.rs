@@ -31,6 +31,10 @@ impl Family for Geometry {
         Ok(geometry::to_gguf(self))
     }
 
+    fn validate(&self) -> Result<(), GeometryError> {
+        geometry::check(self)
+    }
+
     fn tensors(&self) -> Vec<TensorSpec> {
         tensors::list(self)
     }
