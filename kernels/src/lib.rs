@@ -30,4 +30,6 @@ pub mod rope;
 pub mod route;
 pub mod rows;
 pub mod sys;
+#[cfg(test)]
+mod testing;
 pub mod values;

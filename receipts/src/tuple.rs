@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::canon;
 
+pub use topologies::Transport;
+
 /// Context buckets, in tokens: 2k, 16k, 64k, 256k, 1M.
 pub const CONTEXT_BUCKETS: [u64; 5] = [2048, 16384, 65536, 262_144, 1_048_576];
 /// Largest batch bucket, in rows; buckets are the powers of two up to it.
@@ -22,44 +24,6 @@ pub const MAX_TENSOR: u32 = 16;
 pub const MICROBATCHES_PER_STAGE: u32 = 4;
 /// Longest model, recipe or class name, in bytes.
 pub const MAX_NAME: usize = 96;
-
-/// How stages talk to one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// Everything in one process; no network.
-    Local,
-    /// TCP between neighbours: the debug transport that works everywhere.
-    TcpRing,
-    /// NCCL collectives.
-    Nccl,
-    /// RDMA between neighbours over one rail.
-    RdmaRing,
-    /// RDMA through one switch over one rail.
-    RdmaSwitch,
-    /// Two rails through two switches: can be named, cannot be run yet.
-    DualRail,
-}
-
-impl Transport {
-    /// The spelling used in JSON, TOML and on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::TcpRing => "tcp_ring",
-            Self::Nccl => "nccl",
-            Self::RdmaRing => "rdma_ring",
-            Self::RdmaSwitch => "rdma_switch",
-            Self::DualRail => "dual_rail",
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// One exact configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

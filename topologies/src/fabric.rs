@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::error::{Refusal, TopologyError};
 use crate::place::{Placement, place_within};
+use crate::transport::Transport;
 
 /// Most nodes a fabric may have.
 pub const MAX_NODES: u32 = 16;
@@ -24,47 +25,6 @@ const BUILTIN_TEXT: [&str; 4] = [
     include_str!("../fabrics/single_switch_single_rail.toml"),
     include_str!("../fabrics/dual_switch_dual_rail.toml"),
 ];
-
-/// How stages talk to one another; spelled as in the tuple key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// One process, no network.
-    Local,
-    /// TCP between neighbours.
-    TcpRing,
-    /// NCCL collectives.
-    Nccl,
-    /// RDMA between neighbours, one rail.
-    RdmaRing,
-    /// RDMA through a switch, one rail.
-    RdmaSwitch,
-    /// RDMA over two rails: described, not driven.
-    DualRail,
-}
-
-impl Transport {
-    /// The spelling used in files, tuples and on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::TcpRing => "tcp_ring",
-            Self::Nccl => "nccl",
-            Self::RdmaRing => "rdma_ring",
-            Self::RdmaSwitch => "rdma_switch",
-            Self::DualRail => "dual_rail",
-        }
-    }
-
-    /// Rails this transport stripes over; `local` has none.
-    fn rails(self) -> usize {
-        match self {
-            Self::Local => 0,
-            Self::TcpRing | Self::Nccl | Self::RdmaRing | Self::RdmaSwitch => 1,
-            Self::DualRail => 2,
-        }
-    }
-}
 
 /// A node, by its data sheet.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -13,7 +13,9 @@
 pub mod error;
 pub mod fabric;
 pub mod place;
+pub mod transport;
 
 pub use error::{Refusal, TopologyError};
-pub use fabric::{Aggregates, BUILTIN_NAMES, Node, Proof, Rail, Requirement, Switch, Topology, Transport};
+pub use fabric::{Aggregates, BUILTIN_NAMES, Node, Proof, Rail, Requirement, Switch, Topology};
 pub use place::{Placement, Stage, place_within};
+pub use transport::Transport;

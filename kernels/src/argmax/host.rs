@@ -83,19 +83,10 @@ pub fn argmax_row(simd: Simd, logits: &[f32]) -> Result<usize, ArgmaxError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn simd() -> Simd {
-        Simd::detect(&Default::default())
-    }
+    use crate::testing::{simd, words};
 
     fn row(n: usize, seed: u64) -> Vec<f32> {
-        let mut s = seed | 1;
-        (0..n)
-            .map(|_| {
-                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                ((s >> 56) as f32 - 128.0) / 16.0
-            })
-            .collect()
+        words(n, seed).map(|s| ((s >> 56) as f32 - 128.0) / 16.0).collect()
     }
 
     #[test]

@@ -1,20 +1,11 @@
 //! Attention against f64, and bit equality over tiles, splits and builds.
 use super::*;
 use crate::host::simd::Simd;
+use crate::testing::{simd, uniform};
 use crate::values::{Bf16, bf16_from_f32};
 
-fn simd() -> Simd {
-    Simd::detect(&Default::default())
-}
-
 fn row(n: usize, seed: u64) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(2) | 1;
-    (0..n)
-        .map(|_| {
-            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((s >> 40) as f32 / 16_777_216.0 - 0.5) * 3.0
-        })
-        .collect()
+    uniform(n, seed, 3.0)
 }
 
 /// K and V of a sequence in pages; tokens at `len` and beyond are NaN.

@@ -97,19 +97,10 @@ lanes! {
 mod tests {
     use super::*;
     use crate::host::simd::Simd;
-
-    fn simd() -> Simd {
-        Simd::detect(&Default::default())
-    }
+    use crate::testing::{simd, uniform};
 
     fn row(n: usize, seed: u64) -> Vec<f32> {
-        let mut s = seed | 1;
-        (0..n)
-            .map(|_| {
-                s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                ((s >> 40) as f32 / 16_777_216.0 - 0.5) * 4.0
-            })
-            .collect()
+        uniform(n, seed, 4.0)
     }
 
     fn whole(dim: usize, taps: usize) -> Channels {

@@ -42,10 +42,12 @@ pub(crate) trait Super {
     }
 }
 
+/// `Q4_K`, or `Q5_K`, which differs in the fifth bit of its codes alone.
+pub(crate) struct K45<const FIFTH: bool>;
 /// `Q4_K`.
-pub(crate) struct K4;
+pub(crate) type K4 = K45<false>;
 /// `Q5_K`.
-pub(crate) struct K5;
+pub(crate) type K5 = K45<true>;
 /// `Q6_K`.
 pub(crate) struct K6;
 /// `Q2_K`.
@@ -208,8 +210,8 @@ unsafe fn load(p: *const u8) -> __m256i {
     unsafe { _mm256_loadu_si256(p.cast()) }
 }
 
-impl Super for K4 {
-    const BYTES: usize = 144;
+impl<const FIFTH: bool> Super for K45<FIFTH> {
+    const BYTES: usize = if FIFTH { 176 } else { 144 };
     const D: usize = 0;
     const SIGNED: bool = false;
     const MIN: bool = true;
@@ -223,45 +225,14 @@ impl Super for K4 {
     }
     #[inline(always)]
     unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
-        // SAFETY: nibbles are bytes 16..144.
-        unsafe { bits(load(w.add(16 + 32 * (J / 2))), 4 * (J % 2), 15) }
-    }
-    #[inline(always)]
-    unsafe fn scale<const J: usize>(p: Prep32) -> __m256i {
-        // SAFETY: registers only.
-        unsafe { spread16::<J>(p.0) }
-    }
-    #[inline(always)]
-    unsafe fn factors(w: *const u8) -> ([__m256; 2], [__m256; 2]) {
-        // SAFETY: the caller's contract.
-        unsafe { factors32(w) }
-    }
-    #[inline(always)]
-    unsafe fn min32(p: Prep32) -> __m128i {
-        p.1
-    }
-}
-
-impl Super for K5 {
-    const BYTES: usize = 176;
-    const D: usize = 0;
-    const SIGNED: bool = false;
-    const MIN: bool = true;
-    const MIN16: bool = false;
-    type Prep = Prep32;
-
-    #[inline(always)]
-    unsafe fn prep(w: *const u8) -> Prep32 {
-        // SAFETY: the caller's contract, here and below.
-        unsafe { prep32(w) }
-    }
-    #[inline(always)]
-    unsafe fn codes<const J: usize>(w: *const u8) -> __m256i {
-        // SAFETY: fifth bits are bytes 16..48, nibbles 48..176.
+        // SAFETY: nibbles are bytes 16..144; behind fifth bits, which are bytes 16..48, they are 48..176.
         unsafe {
-            let low = bits(load(w.add(48 + 32 * (J / 2))), 4 * (J % 2), 15);
-            let fifth = bits(load(w.add(16)), J, 1);
-            _mm256_or_si256(low, _mm256_slli_epi16::<4>(fifth))
+            let nibbles = if FIFTH { 48 } else { 16 };
+            let low = bits(load(w.add(nibbles + 32 * (J / 2))), 4 * (J % 2), 15);
+            if !FIFTH {
+                return low;
+            }
+            _mm256_or_si256(low, _mm256_slli_epi16::<4>(bits(load(w.add(16)), J, 1)))
         }
     }
     #[inline(always)]

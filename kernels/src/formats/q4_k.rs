@@ -21,15 +21,19 @@ pub(crate) fn scales_mins(s: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (join(low(a), (c & 0x0f0f_0f0f) | top(a)), join(low(b), ((c >> 4) & 0x0f0f_0f0f) | top(b)))
 }
 
+/// d*scale and dmin*min of the eight sub-blocks, from a block's first 16 bytes (shared with `Q5_K`).
 #[inline(always)]
-pub(super) fn decode_block(b: &[u8; BYTES], out: &mut [f32; 256]) {
+pub(super) fn factors(b: &[u8]) -> [(f32, f32); 8] {
     let (d, dmin) = (f16_at(b, 0), f16_at(b, 2));
     let mut packed = [0; 12];
     packed.copy_from_slice(&b[4..16]);
     let (scales, mins) = scales_mins(&packed);
-    for j in 0..8 {
-        let scale = d * f32::from(scales[j]);
-        let min = dmin * f32::from(mins[j]);
+    std::array::from_fn(|j| (d * f32::from(scales[j]), dmin * f32::from(mins[j])))
+}
+
+#[inline(always)]
+pub(super) fn decode_block(b: &[u8; BYTES], out: &mut [f32; 256]) {
+    for (j, (scale, min)) in factors(b).into_iter().enumerate() {
         let shift = 4 * (j % 2);
         for l in 0..32 {
             let q = (b[16 + 32 * (j / 2) + l] >> shift) & 15;

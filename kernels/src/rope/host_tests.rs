@@ -1,20 +1,11 @@
 //! The fused row against f64 equations, and its parts against the whole.
 use super::*;
 use crate::host::simd::Simd;
+use crate::testing::{simd, uniform};
 use crate::values::{Bf16, bf16_from_f32};
 
-fn simd() -> Simd {
-    Simd::detect(&Default::default())
-}
-
 fn row(n: usize, seed: u64) -> Vec<f32> {
-    let mut s = seed | 1;
-    (0..n)
-        .map(|_| {
-            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((s >> 40) as f32 / 16_777_216.0 - 0.5) * 4.0
-        })
-        .collect()
+    uniform(n, seed, 4.0)
 }
 
 /// Norm and rotation of a head by the equations, in f64.

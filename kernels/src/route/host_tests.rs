@@ -1,19 +1,11 @@
 //! Every (experts, k) of the user-reported failures, ties, refusals, and the grouping.
 use super::*;
 use crate::host::simd::Simd;
-
-fn simd() -> Simd {
-    Simd::detect(&Default::default())
-}
+use crate::testing::{simd, words};
 
 fn row(n: usize, seed: u64, levels: u32) -> Vec<f32> {
-    let mut s = seed | 1;
-    (0..n)
-        .map(|_| {
-            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (((s >> 33) as u32 % levels) as f32 / levels as f32 - 0.5) * 12.0
-        })
-        .collect()
+    let level = |s: u64| (((s >> 33) as u32 % levels) as f32 / levels as f32 - 0.5) * 12.0;
+    words(n, seed).map(level).collect()
 }
 
 /// Softmax, then a stable sort by falling probability, in f64.

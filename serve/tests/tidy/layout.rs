@@ -31,7 +31,7 @@ pub const TREE_BYTES: u64 = 36 << 20;
 const ARROWS: [(&str, &[&str]); 6] = [
     ("ledger", &[]),
     ("kernels", &["ledger"]),
-    ("receipts", &["ledger"]),
+    ("receipts", &["ledger", "topologies"]),
     ("topologies", &[]),
     ("harness", &["ledger", "kernels", "receipts", "topologies"]),
     ("sparkpipe", &["ledger", "kernels", "receipts", "topologies", "harness"]),
