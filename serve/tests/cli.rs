@@ -100,6 +100,10 @@ fn oracles_pass_fail_or_say_what_is_missing() {
         let result = json(home.path(), 0, &["oracle", &folder(name), "--json", "--threads", "2"]);
         assert_eq!(result["passed"], true, "{name}: {result}");
     }
+    let hybrid = run(home.path(), 0, &["oracle", &folder("harness/oracles/qwen3_6_27b"), "--threads", "1"]);
+    assert!(hybrid.contains("draft head: ") && hybrid.contains(" rows, max abs "), "{hybrid}");
+    let moe = run(home.path(), 0, &["oracle", &folder("harness/oracles/qwen3_30b_a3b"), "--threads", "1"]);
+    assert!(moe.contains("draft head: the oracle holds no mtp_logits"), "{moe}");
     refuse(home.path(), &["oracle", "/no/such/folder"], "/no/such/folder");
     refuse(home.path(), &["oracle", &folder("harness/builtin"), "--device", "cuda"], "no CUDA device");
 }
@@ -163,5 +167,16 @@ fn synthetic_checkpoints_of_both_containers_open_again() {
     run(home.path(), 0, &["synth", "whatis-9m", "--layers", "4", "-o", &safe]);
     run(home.path(), 0, &["pack", &safe, "-o", &file("b.pack")]);
     refuse(home.path(), &["synth", "whatis-9m", "-o", &file("c.gguf")], "no GGUF form");
+    // Nothing that lies there is written over, neither by synth nor by pack.
+    let before = std::fs::read(&gguf).unwrap();
+    refuse(home.path(), &["synth", "qwen3_30b_a3b", "-o", &gguf], "exists already");
+    refuse(home.path(), &["pack", &gguf, "-o", &gguf], "is not a pack");
+    assert!(std::fs::read(&gguf).unwrap() == before);
+    let wide = ["--layers", "1024", "--hidden", "1048576", "--width", "1048576", "--vocab", "1048576"];
+    let (other, huge) = (file("d/x"), file("d/huge.safetensors"));
+    std::fs::create_dir(home.path().join("d")).unwrap();
+    refuse(home.path(), &[&["synth", "whatis-9m", "-o", &huge][..], &wide].concat(), "free");
+    refuse(home.path(), &["synth", "whatis-9m", "-o", &other], "name it .safetensors or .gguf");
+    assert_eq!(std::fs::read_dir(home.path().join("d")).unwrap().count(), 0, "nothing half written stays");
     refuse(home.path(), &["synth", "whatis-9m", "--scale", "2", "-o", &gguf], "--scale is 2");
 }
