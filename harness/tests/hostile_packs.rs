@@ -317,3 +317,52 @@ fn an_unfinished_checkpoint_never_has_its_name() {
     let error = safetensors_write::create(dir.path(), &declared, None).unwrap_err().to_string();
     assert!(error.contains("not a file"), "{error}");
 }
+
+#[test]
+fn pipes_and_folders_in_the_place_of_files_are_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("model.safetensors");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let error = open(&pipe).unwrap_err().to_string();
+    assert!(error.contains("not a plain file"), "{error}");
+    std::fs::remove_file(&pipe).unwrap();
+    for file in ["model.safetensors", "config.json"] {
+        std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(HYBRID).join(file), dir.path().join(file))
+            .unwrap();
+    }
+    for what in ["config.json", "tokenizer.json"] {
+        let _ = std::fs::remove_file(dir.path().join(what));
+        std::fs::create_dir(dir.path().join(what)).unwrap();
+        let checkpoint = open(dir.path()).unwrap();
+        let recipe = Recipe::builtin("bf16").unwrap();
+        let error = Pack::write(&checkpoint, "x", &recipe, &dir.path().join("p")).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("not a plain file"), "{error}");
+        std::fs::remove_dir(dir.path().join(what)).unwrap();
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(HYBRID).join("config.json");
+        std::fs::copy(config, dir.path().join("config.json")).unwrap();
+    }
+}
+
+/// A file with a hole has the bytes that it promises, and they cost nothing.
+#[test]
+fn a_gguf_header_of_a_file_with_a_hole_takes_no_memory_in_proportion() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hole.gguf");
+    let key = b"k";
+    for (kind, size) in [(0u32, 1u64), (8, 8), (12, 8), (9, 12)] {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        bytes.extend(1u64.to_le_bytes());
+        bytes.extend((key.len() as u64).to_le_bytes());
+        bytes.extend(key);
+        bytes.extend(9u32.to_le_bytes());
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(((6u64 << 30) / size).to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(8 << 30).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("array length of k") && error.contains("header"), "{error}");
+    }
+}

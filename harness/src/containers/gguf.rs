@@ -16,6 +16,9 @@ pub const ALIGNMENT_KEY: &str = "general.alignment";
 pub const DEFAULT_ALIGNMENT: u64 = 32;
 /// Allowed alignments: powers of two from 8 bytes to 1 MiB.
 pub const ALIGNMENT_LIMITS: (u64, u64) = (8, 1 << 20);
+/// Longest header, metadata and tensor table together: 256 MiB. The largest known vocabularies take 20. A file with holes
+/// promises bytes for nothing, so their being there is no bound.
+pub const HEADER_LIMIT: usize = 256 << 20;
 /// Longest string: 64 MiB (a chat template or a joined vocabulary is far below).
 pub const STRING_LIMIT: u64 = 64 << 20;
 /// Longest key and tensor name.
@@ -32,6 +35,8 @@ struct Cursor<'a> {
     file: &'a str,
     bytes: &'a [u8],
     at: usize,
+    /// Bytes of the whole file; `bytes` are the first [`HEADER_LIMIT`] of them.
+    total: u64,
 }
 
 impl<'a> Cursor<'a> {
@@ -41,7 +46,7 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, count: u64, field: &str) -> Result<&'a [u8], ContainerError> {
         if count > self.left() {
-            let limit = format!("{} bytes left in the file at byte {}", self.left(), self.at);
+            let limit = format!("{} bytes left of the header at byte {}", self.left(), self.at);
             return Err(ContainerError::header(self.file, field, format!("{count} bytes long"), limit));
         }
         let slice = &self.bytes[self.at..self.at + count as usize];
@@ -82,7 +87,7 @@ impl<'a> Cursor<'a> {
         let count = self.u64(field)?;
         let most = self.left() / least;
         if count > most {
-            let limit = format!("{most}, what the rest of the file could hold");
+            let limit = format!("{most}, what the rest of the header could hold");
             return Err(ContainerError::header(self.file, field, count, limit));
         }
         Ok(count)
@@ -175,7 +180,8 @@ pub struct Parsed {
 
 /// Parses and validates one file's bytes. `shard` is written into the tensors.
 pub fn parse(file: &str, bytes: &[u8], shard: usize) -> Result<Parsed, ContainerError> {
-    let mut cursor = Cursor { file, bytes, at: 0 };
+    let (total, head) = (bytes.len() as u64, &bytes[..bytes.len().min(HEADER_LIMIT)]);
+    let mut cursor = Cursor { file, bytes: head, at: 0, total };
     let magic = cursor.array::<4>("magic")?;
     if magic != MAGIC {
         return Err(ContainerError::header(file, "magic", format!("{magic:02x?}"), "`GGUF`"));
@@ -258,7 +264,7 @@ fn read_tensor(cursor: &mut Cursor<'_>, alignment: u64, shard: usize) -> Result<
     if offset % alignment != 0 {
         return bad("offset", offset.to_string(), format!("a multiple of {alignment}"));
     }
-    let total = cursor.bytes.len() as u64;
+    let total = cursor.total;
     if offset.checked_add(bytes).is_none_or(|end| end > total) {
         let limit = format!("the file's {total} bytes");
         return bad("offset + bytes", format!("{offset} + {bytes}"), limit);

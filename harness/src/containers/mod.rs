@@ -260,11 +260,17 @@ fn open_dir(dir: &Path) -> Result<Checkpoint, ContainerError> {
 /// Reads a file of at most [`SIDE_FILE_LIMIT`] bytes; `None` where it does not exist.
 pub(crate) fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ContainerError> {
     use std::io::Read;
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+    use std::io::{Error, ErrorKind};
+    // Asked before it is opened: a pipe would wait for its writer.
+    match std::fs::metadata(path) {
+        Ok(about) if about.is_file() => {}
+        Ok(_) => {
+            return Err(ContainerError::io(path, Error::new(ErrorKind::InvalidInput, "not a plain file")));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(ContainerError::io(path, e)),
-    };
+    }
+    let file = std::fs::File::open(path).map_err(|e| ContainerError::io(path, e))?;
     let mut bytes = Vec::new();
     let read = file.take(SIDE_FILE_LIMIT + 1).read_to_end(&mut bytes);
     read.map_err(|e| ContainerError::io(path, e))?;

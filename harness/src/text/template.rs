@@ -12,6 +12,8 @@ use thiserror::Error as ThisError;
 
 /// Longest template source: 1 MiB.
 pub const SOURCE_LIMIT: usize = 1 << 20;
+/// Longest rendering: 16 MiB, above any context in tokens.
+pub const OUTPUT_LIMIT: usize = 16 << 20;
 /// Instructions that one rendering may run.
 pub const FUEL: u64 = 20_000_000;
 /// Deepest recursion of macros and includes.
@@ -33,6 +35,9 @@ pub enum TemplateError {
     /// It ran out of its instruction budget.
     #[error("chat template ran more than {FUEL} instructions")]
     OutOfFuel,
+    /// It wrote more than a prompt can hold.
+    #[error("chat template wrote more than {OUTPUT_LIMIT} bytes")]
+    TooMuch,
     /// The source is too long.
     #[error("chat template is {0} bytes long; limit {SOURCE_LIMIT}")]
     TooLong(usize),
@@ -123,7 +128,34 @@ impl ChatTemplate {
         context.insert("messages".into(), serde_json::to_value(messages).map_err(|e| failed(&e))?);
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         let template = self.env.get_template("chat").map_err(|e| failed(&e))?;
-        template.render(Value::from(Serde(&context))).map_err(|e| classify(&e))
+        let mut out = Bounded { bytes: Vec::new(), full: false };
+        let rendered = template.render_captured_to(Value::from(Serde(&context)), &mut out).map(|_| ());
+        if out.full {
+            return Err(TemplateError::TooMuch);
+        }
+        rendered.map_err(|e| classify(&e))?;
+        String::from_utf8(out.bytes).map_err(|e| failed(&e))
+    }
+}
+
+/// Takes up to [`OUTPUT_LIMIT`] bytes and no more.
+struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.full |= self.bytes.len() + bytes.len() > OUTPUT_LIMIT;
+        if self.full {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -287,6 +319,17 @@ mod tests {
         let text = template.render(&[Message::new("user", &bait)], true, None).unwrap();
         assert!(bait.len() > 14_000);
         assert_eq!(text, format!("<user>{bait}</user><assistant>"));
+    }
+
+    #[test]
+    fn output_is_bounded_by_bytes_and_not_by_instructions_alone() {
+        let long = "x".repeat(1 << 20);
+        let template =
+            ChatTemplate::new("{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}").unwrap();
+        let error = template.render(&[Message::new("user", &long)], true, None).unwrap_err();
+        assert_eq!(error, TemplateError::TooMuch);
+        let once = ChatTemplate::new("{{ messages[0].content }}").unwrap();
+        assert_eq!(once.render(&[Message::new("user", &long)], true, None).unwrap(), long);
     }
 
     #[test]

@@ -15,12 +15,12 @@ pub struct Mapped {
 impl Mapped {
     /// Maps `path`. Fails with the operating system's error, or `InvalidInput` where `path` is no plain file.
     pub fn open(path: &Path) -> io::Result<Mapped> {
-        let file = File::open(path)?;
-        let about = file.metadata()?;
-        if !about.is_file() {
+        // Asked before it is opened: a pipe would wait for its writer.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
         }
-        if about.len() == 0 {
+        let file = File::open(path)?;
+        if file.metadata()?.len() == 0 {
             return Ok(Mapped { map: None });
         }
         // SAFETY: the mapping is read-only and private, and lives exactly as long as the slice that `Deref` lends.
