@@ -14,11 +14,19 @@ fn read(path: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a tracked file")
 }
 
+/// The first tracked GGUF file.
+fn gguf_file() -> Vec<u8> {
+    let oracles = Path::new(env!("CARGO_MANIFEST_DIR")).join("oracles");
+    let entries = std::fs::read_dir(oracles).expect("a tracked folder");
+    let mut files = entries.filter_map(|e| e.ok().map(|e| e.path().join("model.gguf")));
+    std::fs::read(files.find(|f| f.exists()).expect("one oracle is GGUF")).expect("a tracked file")
+}
+
 fn containers(c: &mut Criterion) {
     c.bench_function("safetensors index and headers, 2 shards", |b| {
         b.iter(|| builtin::checkpoint().expect("the built-in shards are valid"));
     });
-    let file = read("oracles/qwen3_30b_a3b/model.gguf");
+    let file = gguf_file();
     c.bench_function("gguf header", |b| {
         b.iter(|| gguf::parse("bench", black_box(&file), 0).map(|p| p.tensors.len()).expect("a valid file"));
     });

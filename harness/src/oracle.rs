@@ -205,6 +205,26 @@ fn size_for(expected: &Expected<'_>, threads: usize) -> Result<EngineSize, Oracl
     Ok(EngineSize { batch: 1, context: longest + CONTINUATION, threads })
 }
 
+/// The logits of prompt `n` and the row they begin at: whole rows up to the last token.
+fn wanted(
+    expected: &Expected<'_>,
+    n: usize,
+    tokens: usize,
+    vocab: usize,
+) -> Result<(Vec<f32>, usize), OracleError> {
+    let want = expected.need(&format!("prompt.{n}.logits"))?;
+    let rows = want.len() / vocab;
+    let from = match expected.0.get(&format!("prompt.{n}.logits_from")) {
+        Some(_) => expected.ids(&format!("prompt.{n}.logits_from"))?.first().copied().unwrap_or(0) as usize,
+        None => tokens.saturating_sub(rows),
+    };
+    if rows == 0 || want.len() % vocab != 0 || from.checked_add(rows) != Some(tokens) {
+        let what = format!("holds {} values from row {from} on, for {tokens} tokens", want.len());
+        return Err(expected.wrong(&format!("prompt.{n}.logits"), &what));
+    }
+    Ok((want, from))
+}
+
 fn run_prompt(
     engine: &mut Engine,
     expected: &Expected<'_>,
@@ -212,17 +232,8 @@ fn run_prompt(
     tolerance: f64,
 ) -> Result<PromptResult, OracleError> {
     let ids = expected.ids(&format!("prompt.{n}.input_ids"))?;
-    let want = expected.need(&format!("prompt.{n}.logits"))?;
     let vocab = engine.summary().vocab;
-    let from = match expected.0.get(&format!("prompt.{n}.logits_from")) {
-        Some(_) => expected.ids(&format!("prompt.{n}.logits_from"))?.first().copied().unwrap_or(0) as usize,
-        None => ids.len().saturating_sub(want.len() / vocab),
-    };
-    let rows = want.len() / vocab;
-    if rows == 0 || want.len() % vocab != 0 || from.checked_add(rows) != Some(ids.len()) {
-        let what = format!("holds {} values from row {from} on, for {} tokens", want.len(), ids.len());
-        return Err(expected.wrong(&format!("prompt.{n}.logits"), &what));
-    }
+    let (want, from) = wanted(expected, n, ids.len(), vocab)?;
     let greedy = expected.ids(&format!("prompt.{n}.greedy_ids"))?;
     if greedy.is_empty() {
         return Err(expected.wrong(&format!("prompt.{n}.greedy_ids"), "is empty"));
