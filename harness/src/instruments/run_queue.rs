@@ -10,8 +10,9 @@ pub struct RunQueue {
     threads: Vec<File>,
 }
 
-/// A step that lost more than this share of its time to other processes is no sample of the step.
-pub const DISTURBED_PPM: u64 = 10_000;
+/// A step that lost more than this share of its time to other processes is no sample of the step. It is the
+/// accuracy that receipts claim: a rate 3 % above its ceiling is an error (`ceiling_excess_ppm` of the policy).
+pub const DISTURBED_PPM: u64 = 30_000;
 
 impl RunQueue {
     /// Opens the account of each thread of this process. Where the system keeps none, [`Self::wait`] is `None`.
@@ -50,11 +51,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_percent_is_the_edge_and_unknown_is_undisturbed() {
-        assert!(!disturbed(Some(5), Some(15), 1000));
-        assert!(disturbed(Some(5), Some(16), 1000));
-        assert!(!disturbed(None, Some(16), 1000));
-        assert!(!disturbed(Some(16), Some(5), 1000));
+    fn three_percent_is_the_edge_and_unknown_is_undisturbed() {
+        assert!(!disturbed(Some(5), Some(35), 1000));
+        assert!(disturbed(Some(5), Some(36), 1000));
+        assert!(!disturbed(None, Some(36), 1000));
+        assert!(!disturbed(Some(36), Some(5), 1000));
     }
 
     #[test]

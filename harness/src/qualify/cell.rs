@@ -48,11 +48,11 @@ pub struct CellResult {
 }
 
 /// Rounds that every cell may have; each one starts from a new fill.
-const MIN_ROUNDS: usize = 4;
+const MIN_ROUNDS: usize = 2;
 /// Rounds of a cell whose steps are short: they cost little and settle a noisy series.
 const MAX_ROUNDS: usize = 12;
 /// Time after which no more than [`MIN_ROUNDS`] begin.
-const CELL_TIME: Duration = Duration::from_secs(8);
+const CELL_TIME: Duration = Duration::from_secs(12);
 
 /// Measures `rows` rows on `engine`. `reference` holds each row's tokens.
 pub fn measure(
