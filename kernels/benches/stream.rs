@@ -46,7 +46,7 @@ fn main() {
     let mut pool = Pool::new(threads, scratch_len(K, ROWS) + 64 * ROWS);
     let levels = Simd::available();
     let best = *levels.last().expect("the scalar level is always there");
-    let read = ceilings(&mut pool, best, &[(mib as u64) << 20], Duration::from_millis(300))[0].read;
+    let read = ceilings(&mut pool, best, &[(mib as u64) << 20], Duration::from_millis(300))[0].read.best();
     println!("{threads} threads, {mib} MiB, read {:.1} GB/s", read as f64 / 1e9);
     for format in Format::ALL {
         for kind in [ActKind::Q8, ActKind::Bf16] {

@@ -1,8 +1,8 @@
 //! The sparkpipe binary: one `match` over the commands.
 use clap::{CommandFactory, Parser, Subcommand};
 use sparkpipe::commands::{
-    bench, compare, completions, doctor, ledger, models, oracle, pack, qualify, receipts, serve, synth,
-    topologies,
+    bench, compare, completions, doctor, ledger, models, oracle, pack, probe, qualify, receipts, serve,
+    synth, topologies,
 };
 use std::process::ExitCode;
 
@@ -29,6 +29,8 @@ enum Command {
     Synth(synth::SynthArgs),
     /// Print the bytes of a decode step from geometry and recipe, without weights.
     Ledger(ledger::LedgerArgs),
+    /// Measure what this machine's memory and a launch can do.
+    Probe(probe::ProbeArgs),
     /// Run an oracle folder against the answers of its reference.
     Oracle(oracle::OracleArgs),
     /// Run each kernel of the plans alone: time, ceiling and error against f64.
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Ledger(args) => ledger::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Oracle(args) => oracle::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),

@@ -143,6 +143,54 @@ fn machine_models_and_topologies_are_json_too() {
 }
 
 #[test]
+fn the_probe_prints_its_parameters_and_every_pass() {
+    let home = tempfile::tempdir().unwrap();
+    let facts = json(home.path(), 0, &["probe", "--time-ms", "1", "--threads", "2", "--json"]);
+    assert_eq!(facts["parameters"]["time_ms"], 1);
+    assert_eq!(facts["device"]["threads"], 2);
+    let series = |v: &Value| -> Vec<u64> {
+        v["series_ns"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
+    };
+    let points = facts["points"].as_array().unwrap();
+    assert!(points.len() >= 7, "1 MiB to 64 MiB at least: {}", points.len());
+    for point in points {
+        for kind in ["read", "copy", "update"] {
+            let (kind, passes) = (&point[kind], series(&point[kind]));
+            let bytes = kind["bytes_per_pass"].as_u64().unwrap();
+            let best = bytes as f64 * 1e9 / *passes.iter().min().unwrap() as f64;
+            assert!((kind["best_bytes_per_second"].as_f64().unwrap() - best).abs() <= 1.0, "{kind}");
+        }
+    }
+    let launches = series(&facts["launch"]);
+    assert_eq!(facts["launch"]["best_ns"].as_u64(), launches.iter().min().copied());
+    let table = run(home.path(), 0, &["probe", "--time-ms", "1"]);
+    assert!(table.contains("working set") && table.contains("launch in which all"), "{table}");
+    refuse(home.path(), &["probe", "--time-ms", "0"], "--time-ms is 0, the limit is 1 to 10000");
+}
+
+#[test]
+fn every_command_that_prints_facts_takes_json() {
+    let home = tempfile::tempdir().unwrap();
+    let help = run(home.path(), 0, &["--help"]);
+    let commands = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names: Vec<&str> = commands.filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(names.len() >= 13 && names.contains(&"probe"), "{names:?}");
+    for name in names {
+        // A server and a script print no facts; `help` is clap's.
+        if ["serve", "completions", "help"].contains(&name) {
+            continue;
+        }
+        let own = run(home.path(), 0, &[name, "--help"]);
+        let sub = own.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+        let takes = own.contains("--json")
+            || sub
+                .filter_map(|l| l.split_whitespace().next())
+                .any(|s| s != "help" && run(home.path(), 0, &[name, s, "--help"]).contains("--json"));
+        assert!(takes, "{name} has no --json:\n{own}");
+    }
+}
+
+#[test]
 fn an_empty_store_is_sound_and_holds_no_receipt() {
     let home = tempfile::tempdir().unwrap();
     assert_eq!(json(home.path(), 0, &["receipts", "list", "--json"]), Value::Array(Vec::new()));

@@ -1,7 +1,7 @@
 //! Ceilings of this machine as a curve over the working set, probed with the threads that run the steps.
 use super::machine::Machine;
 use kernels::host::HostDevice;
-use kernels::host::probe::{Rates, ceilings, launch_cost};
+use kernels::host::probe::{PointSeries, Rates, ceilings, launches};
 use ledger::roofline::{CacheLevel, CeilingCurve, CeilingPoint, Residency};
 use ledger::{Bytes, BytesPerSecond};
 use std::io;
@@ -25,20 +25,34 @@ pub fn sizes(last_cache: u64) -> Vec<u64> {
 /// What the probe found.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Raw rates.
+    /// Best rates.
     pub rates: Vec<Rates>,
-    /// Cost of an empty launch.
+    /// The passes that the rates come from.
+    pub points: Vec<PointSeries>,
+    /// Cost of a launch without work that every thread takes part in: the fastest sample.
     pub launch: Duration,
+    /// The samples it comes from, in nanoseconds a launch.
+    pub launches: Vec<u64>,
     /// The curve.
     pub curve: CeilingCurve,
 }
 
+/// Time of a probe: each kind over each working set, and the launches.
+pub const PROBE_TIME: Duration = Duration::from_millis(25);
+
 /// Probes the machine with `device`'s threads.
 pub fn probe(device: &mut HostDevice, machine: &Machine) -> io::Result<Probe> {
+    probe_for(device, machine, PROBE_TIME)
+}
+
+/// As [`probe`], with `time` for each kind and working set.
+pub fn probe_for(device: &mut HostDevice, machine: &Machine, time: Duration) -> io::Result<Probe> {
     let simd = device.simd();
     let sizes = sizes(machine.last_cache.unwrap_or(32 << 20));
-    let rates = ceilings(device.pool(), simd, &sizes, Duration::from_millis(25));
-    let launch = launch_cost(device.pool());
+    let points = ceilings(device.pool(), simd, &sizes, time);
+    let rates: Vec<Rates> = points.iter().map(PointSeries::best).collect();
+    let launches = launches(device.pool(), time);
+    let launch = Duration::from_nanos(launches.iter().copied().min().unwrap_or(1));
     let point = |r: &Rates| CeilingPoint {
         working_set: Bytes(r.working_set),
         read: BytesPerSecond(r.read as f64),
@@ -53,5 +67,5 @@ pub fn probe(device: &mut HostDevice, machine: &Machine) -> io::Result<Probe> {
         caches.push(CacheLevel { name: Residency::L3, size: Bytes(l3) });
     }
     let curve = CeilingCurve::new(rates.iter().map(point).collect(), caches).map_err(io::Error::other)?;
-    Ok(Probe { rates, launch, curve })
+    Ok(Probe { rates, points, launch, launches, curve })
 }

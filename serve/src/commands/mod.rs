@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod models;
 pub mod oracle;
 pub mod pack;
+pub mod probe;
 pub mod qualify;
 pub mod receipts;
 pub mod routes;
