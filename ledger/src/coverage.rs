@@ -250,6 +250,22 @@ impl Routes {
         self.steps.get(&step)?.values().next().map(Vec::len)
     }
 
+    /// Numbers of rows that steps have, ascending.
+    pub fn row_counts(&self) -> BTreeSet<usize> {
+        self.steps().filter_map(|step| self.rows(step)).collect()
+    }
+
+    /// The steps of `rows` rows alone; `None` when there is none.
+    pub fn of_rows(&self, rows: usize) -> Option<Self> {
+        let alike = |(_, layers): &(&u64, &BTreeMap<u16, Vec<Vec<u16>>>)| {
+            layers.values().next().is_some_and(|l| l.len() == rows)
+        };
+        let steps: BTreeMap<_, _> =
+            self.steps.iter().filter(alike).map(|(step, layers)| (*step, layers.clone())).collect();
+        let (experts, top_k, layers) = (self.experts, self.top_k, self.layers.clone());
+        (!steps.is_empty()).then_some(Self { experts, top_k, layers, steps })
+    }
+
     /// Distinct experts of each layer in `step`, in layer order.
     pub fn distinct(&self, step: u64) -> Option<Vec<usize>> {
         Some(self.steps.get(&step)?.values().map(|rows| distinct(rows)).collect())

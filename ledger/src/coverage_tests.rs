@@ -33,6 +33,21 @@ fn distinct_counts_means_and_loads() {
 }
 
 #[test]
+fn steps_of_a_server_are_told_apart_by_their_rows() {
+    let mixed = format!(
+        "{GOOD}{}",
+        r#"{"step":2,"layer":2,"experts":[[0,1]]}
+{"step":2,"layer":5,"experts":[[2,3]]}
+"#
+    );
+    let routes = read(&mixed).expect("valid");
+    assert_eq!(routes.row_counts(), BTreeSet::from([1, 2]));
+    assert_eq!(routes.of_rows(2), Some(read(GOOD).expect("valid")));
+    assert_eq!(routes.of_rows(1).map(|r| r.mean_distinct()), Some(vec![2.0, 2.0]));
+    assert_eq!(routes.of_rows(3), None);
+}
+
+#[test]
 fn uniform_routes_meet_the_expectation() {
     let mut text = String::new();
     let mut state = 1u64;

@@ -1,4 +1,5 @@
 //! The harness engine behind the scheduler's seam: one admitted sequence is one slot with its pages.
+use crate::routes::RouteSender;
 use crate::scheduler::{EngineError, EngineLimits, StepEngine};
 use harness::engine::snapshot::Snapshot;
 use harness::engine::{Engine, EngineError as HostError, PREFILL_GRID, Sequence};
@@ -28,6 +29,7 @@ pub struct HostEngine {
     admitted: HashMap<HostSeq, Admitted>,
     next: u64,
     rows: Vec<(Sequence, u32)>,
+    routes: Option<RouteSender>,
 }
 
 fn seam(error: HostError) -> EngineError {
@@ -43,7 +45,14 @@ fn seam(error: HostError) -> EngineError {
 impl HostEngine {
     /// Wraps an engine that nothing else drives.
     pub fn new(engine: Engine) -> Self {
-        Self { engine, admitted: HashMap::new(), next: 0, rows: Vec::new() }
+        Self { engine, admitted: HashMap::new(), next: 0, rows: Vec::new(), routes: None }
+    }
+
+    /// Hands the expert routes of every decode step to `routes`.
+    #[must_use]
+    pub fn recording(mut self, routes: Option<RouteSender>) -> Self {
+        self.routes = routes;
+        self
     }
 
     fn resident(&self, seq: HostSeq) -> Result<Sequence, EngineError> {
@@ -112,6 +121,9 @@ impl StepEngine for HostEngine {
         self.engine.decode(&self.rows).map_err(|e| EngineError::Fatal(e.to_string()))?;
         for (row, (seq, _)) in rows.iter().enumerate() {
             self.keep(*seq, row);
+        }
+        if let Some(routes) = &self.routes {
+            routes.offer(self.engine.routes());
         }
         Ok(())
     }

@@ -13,4 +13,5 @@ pub mod commands;
 pub mod gateway;
 pub mod host_engine;
 pub mod pack_text;
+pub mod routes;
 pub mod scheduler;

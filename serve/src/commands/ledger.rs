@@ -83,7 +83,15 @@ pub fn run(args: &LedgerArgs) -> Result<Exit> {
     let report = report_of(&d, class, device, &batches, context, routes.as_ref(), args.draft)?;
     let mut text = render(&report, format)?;
     if format == Format::Table {
-        text = format!("{}\n{text}", headline(&report, context));
+        let mut head = headline(&report, context);
+        if let Some(routes) = &routes {
+            head += &beside(
+                &report,
+                &self::report(&d, class, report.device.clone(), &batches, context, None)?,
+                routes,
+            );
+        }
+        text = format!("{head}\n{text}");
     }
     match &args.output {
         Some(path) => std::fs::write(path, text).with_context(|| path.display().to_string())?,
@@ -119,18 +127,17 @@ fn in_range(field: &str, value: u64, limit: u64) -> Result<()> {
     bail!("{field} is {value}, the limit is 1 to {limit}")
 }
 
+/// The batches to report: as asked for, else every number of rows that the routes hold, else 1.
 fn batches(asked: &[u64], routes: Option<&Routes>) -> Result<Vec<u64>> {
     let mut batches = asked.to_vec();
     if let Some(routes) = routes {
-        let rows: Vec<u64> = routes.steps().filter_map(|s| routes.rows(s)).map(|r| r as u64).collect();
-        let (least, most) = (rows.iter().min(), rows.iter().max());
-        let (Some(&rows), true) = (most, least == most) else {
-            bail!("--routes: steps have {least:?} to {most:?} rows, a ledger needs one number of rows");
-        };
-        if batches.iter().any(|b| *b != rows) {
-            bail!("--batch is {batches:?}, but the steps of --routes have {rows} rows");
+        let have: Vec<u64> = routes.row_counts().into_iter().map(|r| r as u64).collect();
+        if let Some(none) = batches.iter().find(|b| !have.contains(b)) {
+            bail!("--batch is {none}, but the steps of --routes have {have:?} rows");
         }
-        batches = vec![rows];
+        if batches.is_empty() {
+            batches = have;
+        }
     }
     if batches.is_empty() {
         batches.push(1);
@@ -197,7 +204,7 @@ fn step(
     Ok(StepLedger::evaluate(&plan.lines(), plan.launches.len(), facts, last_cache))
 }
 
-/// The report of `d` at each of `batches`.
+/// The report of `d` at each of `batches`, priced by the steps of `routes` with that many rows.
 pub fn report(
     d: &Described,
     class: NumericClass,
@@ -226,7 +233,8 @@ fn report_of(
     let mut ledgers = BTreeMap::new();
     for &batch in batches {
         let base = summary.expected_facts(batch, context);
-        let facts = routes.map_or(base.clone(), |r| r.mean_facts(&base));
+        let recorded = routes.and_then(|r| r.of_rows(batch as usize));
+        let facts = recorded.map_or(base.clone(), |r| r.mean_facts(&base));
         let bucket = decode_bucket(batch, context);
         let ledger = step(&d.model, &d.recipe, class, &facts, bucket, device.last_cache, draft)?;
         ledgers.insert(batch, ledger);
@@ -240,6 +248,28 @@ fn headline(report: &Report, context: u64) -> String {
     for s in report.summary() {
         let (label, bytes, gb) = ("active bytes", grouped(s.active.0), s.active.gb());
         out += &format!("{label:<14} {bytes} B ({gb:.4} GB) at B{}, context {context}\n", s.batch);
+    }
+    out
+}
+
+/// What was recorded, and the uniform expectation beside it.
+fn beside(report: &Report, uniform: &Report, routes: &Routes) -> String {
+    let mut out = String::new();
+    for (s, u) in report.summary().iter().zip(uniform.summary()) {
+        let Some(steps) = routes.of_rows(s.batch as usize) else { continue };
+        let coverage = steps.coverage();
+        let mean = |of: fn(&ledger::Coverage) -> f64| {
+            coverage.iter().map(of).sum::<f64>() / coverage.len().max(1) as f64
+        };
+        let (measured, expected) = (mean(|c| c.measured), mean(|c| c.uniform));
+        out += &format!(
+            "{:<14} B{}: {} steps, {measured:.3} distinct experts a layer; uniform routing expects {expected:.3} \
+             and {} B active\n",
+            "routes",
+            s.batch,
+            steps.steps().count(),
+            grouped(u.active.0)
+        );
     }
     out
 }

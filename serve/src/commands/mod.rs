@@ -15,7 +15,6 @@ pub mod pack;
 pub mod probe;
 pub mod qualify;
 pub mod receipts;
-pub mod routes;
 pub mod serve;
 pub mod state;
 pub mod synth;

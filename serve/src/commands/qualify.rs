@@ -2,6 +2,7 @@
 use super::Exit;
 use super::identity::{admission, now, topology};
 use super::state::{self, StateDir};
+use crate::routes::{DEFAULT_LIMIT_MIB, RouteLog};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use harness::bench::needs;
@@ -17,7 +18,7 @@ use kernels::host::HostDevice;
 use kernels::host::simd::Simd;
 use kernels::numeric::NumericClass;
 use receipts::{Entry, Kind, Policy, Receipt, Record, Signer, Store, TupleKey, Verdict};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `qualify`.
 #[derive(Args, Debug)]
@@ -50,7 +51,7 @@ pub struct Qualify {
     /// Seed of the fill.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Append the actual expert routes of the measured steps to this file (JSON lines).
+    /// Append the actual expert routes of each cell's last step to this file (JSON lines, at most 256 MiB).
     #[arg(long)]
     pub record_routes: Option<PathBuf>,
     /// Print receipts as JSON lines instead of the table.
@@ -103,6 +104,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
     }
     let mut session = session(args, pack, class)?;
     let identity = admission(&session.pack, &topology, &session.policy, &session.machine, session.threads)?;
+    let mut routes = args.record_routes.as_deref().map(|path| routes_log(path, &session.pack)).transpose()?;
     let signer = Signer::open_or_create(&state.keys())?;
     let mut store = Store::open(&state.receipts());
     session.earlier = store.list()?;
@@ -121,7 +123,8 @@ pub fn run(args: &Qualify) -> Result<Exit> {
             kind: if session.pack.header.synthetic { Kind::Synthetic } else { Kind::Measured },
             created: now(),
         };
-        let receipt = cell(&session, &evidence, tuple, &mut reference, args)?.judged(&session.policy);
+        let receipt =
+            cell(&session, &evidence, tuple, &mut reference, routes.as_mut())?.judged(&session.policy);
         all_pass &= matches!(receipt.verdict, Some(Verdict::Pass | Verdict::RefusedInfeasible { .. }));
         let record = store.append(Entry::Step(receipt.clone()), &signer)?;
         if args.json {
@@ -137,6 +140,14 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         done.iter().for_each(|(receipt, id)| print_row(receipt, id));
     }
     Ok(Exit::holds(all_pass))
+}
+
+/// The routes file of a run or a server; a model without routed experts has none.
+pub fn routes_log(path: &Path, pack: &Pack) -> Result<RouteLog> {
+    if pack.header.model.summary().moe.is_none() {
+        bail!("--record-routes: the model has no routed experts");
+    }
+    Ok(RouteLog::open(path, DEFAULT_LIMIT_MIB << 20)?)
 }
 
 /// Cells done, on standard error: as a bar on a terminal, as lines elsewhere.
@@ -217,7 +228,7 @@ fn cell(
     evidence: &Evidence<'_>,
     tuple: TupleKey,
     reference: &mut Option<Reference>,
-    args: &Qualify,
+    routes: Option<&mut RouteLog>,
 ) -> Result<Receipt> {
     let (batch, context) = (tuple.batch as usize, tuple.context as usize);
     let size = EngineSize { batch, context, threads: s.threads };
@@ -247,8 +258,8 @@ fn cell(
     let result = measure(&mut engine, batch, &s.rule, &SERIES, &tokens, &s.canary)?;
     progress.finish_and_clear();
     let facts = engine.facts();
-    if let Some(path) = &args.record_routes {
-        super::routes::append(path, &engine)?;
+    if let Some(log) = routes {
+        log.append(&engine.routes())?;
     }
     let input = RecordInput {
         tuple,

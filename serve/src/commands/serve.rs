@@ -1,18 +1,21 @@
 //! `sparkpipe serve`: the gate first, then the engine at exactly the receipt's limits, then the gateway.
 use super::Exit;
 use super::identity::{admission, topology};
-use super::qualify::class_of;
+use super::qualify::{class_of, routes_log};
 use super::state::{self, StateDir};
 use crate::gateway::{self, Gateway};
 use crate::host_engine::HostEngine;
 use crate::pack_text::PackText;
+use crate::routes::RouteWriter;
 use crate::scheduler;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use harness::engine::{Engine, EngineSize, Plans};
 use harness::instruments::machine::Machine;
 use harness::pack::{Pack, PackError};
-use receipts::{Policy, Refusal, Store, TupleKey, admit};
+use kernels::numeric::NumericClass;
+use ledger::Bytes;
+use receipts::{Limits, Policy, Refusal, Store, TupleKey, admit};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +53,15 @@ pub struct Serve {
     /// Requests that may wait beside the running rows; one more gets 429.
     #[arg(long, default_value_t = 64)]
     pub queue: usize,
+    /// Tokens of a turn: a row that has run as many makes room when a request waits. 0 keeps rows to their end.
+    #[arg(long, default_value_t = scheduler::Config::default().slice)]
+    pub slice: usize,
+    /// Sequences that may be saved in memory between two turns.
+    #[arg(long, default_value_t = scheduler::Config::default().paused)]
+    pub paused: usize,
+    /// Append the actual expert routes of every decode step to this file (JSON lines, at most 256 MiB).
+    #[arg(long)]
+    pub record_routes: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -81,11 +93,6 @@ pub fn run(args: &Serve) -> Result<Exit> {
             return Ok(Exit::Refused);
         }
     };
-    let limits = admitted.limits;
-    let size = EngineSize { batch: limits.batch as usize, context: limits.context as usize, threads };
-    let plans = Plans::build(&header.model, &header.manifest, class, size)?;
-    let memory = plans.memory(header.manifest.payload);
-    drop(plans);
     println!("sparkpipe serve: {tuple}");
     println!("receipt {}", admitted.receipt_id);
     println!("device host: {}", identity.device_name);
@@ -93,18 +100,57 @@ pub fn run(args: &Serve) -> Result<Exit> {
     for (name, value) in &identity.switches {
         println!("  {name}={value}");
     }
+    start(args, &pack, class, threads, &admitted.limits, machine.available)
+}
+
+/// Most sequences saved at once: those that wait for a turn, and one more while two change places.
+fn saved(args: &Serve) -> u64 {
+    let waiting = args.paused.min(args.queue) as u64;
+    if args.slice == 0 || waiting == 0 { 0 } else { waiting + 1 }
+}
+
+/// Prints the memory plan and compares it with the machine, then builds the engine and serves.
+fn start(
+    args: &Serve,
+    pack: &Pack,
+    class: NumericClass,
+    threads: usize,
+    limits: &Limits,
+    available: u64,
+) -> Result<Exit> {
+    let header = &pack.header;
+    let size = EngineSize { batch: limits.batch as usize, context: limits.context as usize, threads };
+    let memory = Plans::build(&header.model, &header.manifest, class, size)?.memory(header.manifest.payload);
+    let (saved, each) = (saved(args), Bytes(limits.sequence_bytes));
+    let turns = Bytes(saved.saturating_mul(each.0));
+    let total = Bytes(memory.total().0.saturating_add(turns.0));
     println!(
-        "memory: weights {}, kv and state {}, scratch {}, inputs and outputs {}: {} in all",
-        memory.weights,
-        memory.cache,
-        memory.scratch,
-        memory.io,
-        memory.total()
+        "memory: weights {}, kv and state {}, scratch {}, inputs and outputs {}, {saved} saved sequences {turns}: \
+         {total} in all",
+        memory.weights, memory.cache, memory.scratch, memory.io,
     );
+    if total.0 > available {
+        let have = Bytes(available);
+        bail!("the memory plan is {total}, the machine has {have} available; --paused 0 saves no sequence");
+    }
+    let recorder = match &args.record_routes {
+        None => None,
+        Some(path) => Some(RouteWriter::spawn(routes_log(path, pack)?)?),
+    };
     let engine = Engine::new(&header.model, &header.manifest, class, size, pack.weights()?, state::simd())?;
-    let text = Arc::new(PackText::open(&pack)?);
-    let name = header.name.clone();
-    listen(args, HostEngine::new(engine), text, name)
+    let text = Arc::new(PackText::open(pack)?);
+    let (sender, writer) = recorder.unzip();
+    let mut config = gateway::Config::new(header.name.clone());
+    // Far above any prompt that fits: some characters a token, escaped, and the fields around it.
+    config.max_body = (size.context * 64).clamp(1 << 20, 32 << 20);
+    config.routes = writer.as_ref().map(|w| Arc::clone(&w.counts));
+    let (drained, stopped) = listen(args, HostEngine::new(engine).recording(sender), text, config)?;
+    // The engine is dropped with its thread, and the sender with it: what was handed over gets written.
+    if let (true, Some(writer)) = (stopped, writer) {
+        writer.finish();
+    }
+    println!("stopped; {}", if drained { "all answers finished" } else { "running answers were cut" });
+    Ok(Exit::holds(drained && stopped))
 }
 
 /// The pack with every byte of it checked. A damaged one is a refusal (the inner result), not an error.
@@ -148,10 +194,17 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-fn listen(args: &Serve, engine: HostEngine, text: Arc<PackText>, name: String) -> Result<Exit> {
-    let config = scheduler::Config { queue: args.queue, ..scheduler::Config::default() };
+/// Serves until a signal. Whether all answers finished, and whether the engine's thread ended.
+fn listen(
+    args: &Serve,
+    engine: HostEngine,
+    text: Arc<PackText>,
+    gateway: gateway::Config,
+) -> Result<(bool, bool)> {
+    let (queue, slice, paused) = (args.queue, args.slice, args.paused);
+    let config = scheduler::Config { queue, slice, paused, ..scheduler::Config::default() };
     let scheduler = scheduler::spawn(engine, Arc::clone(&text), config)?;
-    let gateway = Gateway::new(scheduler.handle(), text, gateway::Config::new(name));
+    let gateway = Gateway::new(scheduler.handle(), text, gateway);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let address = SocketAddr::new(args.host, args.port);
     let drained = runtime.block_on(async {
@@ -162,8 +215,7 @@ fn listen(args: &Serve, engine: HostEngine, text: Arc<PackText>, name: String) -
         Ok::<bool, anyhow::Error>(drained)
     })?;
     let stopped = scheduler.shutdown(std::time::Duration::from_secs(30));
-    println!("stopped; {}", if drained { "all answers finished" } else { "running answers were cut" });
-    Ok(Exit::holds(drained && stopped))
+    Ok((drained, stopped))
 }
 
 async fn shutdown() {

@@ -63,10 +63,14 @@ async fn start<T: TextModel>(
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
     })?;
     let (parts, bytes) = request.into_parts();
-    let bytes = body::read(&parts.headers, bytes, config.max_body, config.body_limit).await?;
+    let limits = (config.max_body, config.body_limit);
+    let held = body::read(&parts.headers, bytes, limits.0, limits.1, &gateway.body_budget).await?;
+    // A parsed body takes many times its bytes: few are parsed at once, the others wait as bytes.
+    let worker_seat = gateway.tokenisers.acquire().await;
     // Templates and tokenizers may take a while on long input: not on a reactor thread.
-    let (worker, owned) = (Arc::clone(gateway), bytes);
-    let tokenised = tokio::task::spawn_blocking(move || tokenise(&worker, &owned, shape)).await;
+    let worker = Arc::clone(gateway);
+    let tokenised = tokio::task::spawn_blocking(move || tokenise(&worker, &held.bytes, shape)).await;
+    drop(worker_seat);
     let (common, prompts) = tokenised.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "tokenise_failed", "tokenising the request failed")
     })??;

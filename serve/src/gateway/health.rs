@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::error::ApiError;
 use super::{Gateway, metrics};
 use crate::scheduler::{Event, Failure, Life, Phase, Request, SamplingParams, TextModel};
 
@@ -118,9 +120,14 @@ pub async fn models<T: TextModel>(State(gateway): State<Arc<Gateway<T>>>) -> Res
 /// `GET /v1/models/{id}`; ids may contain slashes.
 pub async fn model<T: TextModel>(
     State(gateway): State<Arc<Gateway<T>>>,
-    axum::extract::Path(id): axum::extract::Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Response {
-    match gateway.known_model(&id) {
+    let known = match id {
+        Ok(Path(id)) => gateway.known_model(&id),
+        // Percent-encoded bytes that are no text.
+        Err(rejection) => Err(ApiError::param("model", rejection.body_text())),
+    };
+    match known {
         Ok(()) => Json(card(&gateway)).into_response(),
         Err(error) => error.into_response(),
     }
@@ -129,5 +136,6 @@ pub async fn model<T: TextModel>(
 /// `GET /metrics`.
 pub async fn prometheus<T: TextModel>(State(gateway): State<Arc<Gateway<T>>>) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], metrics::render(&gateway.handle, &gateway.http)).into_response()
+    let routes = gateway.config.routes.as_deref();
+    ([(header::CONTENT_TYPE, kind)], metrics::render(&gateway.handle, &gateway.http, routes)).into_response()
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
+use crate::routes::RouteCounts;
 use crate::scheduler::{BOUNDS_S, Handle, Histogram};
 
 /// Requests by route and status; both come from fixed sets, so it is bounded.
@@ -39,8 +40,18 @@ fn histogram(out: &mut String, name: &str, help: &str, values: &Histogram) {
     let _ = writeln!(out, "sparkpipe_{name}_sum {sum}\nsparkpipe_{name}_count {all}");
 }
 
+fn recorded(out: &mut String, routes: &RouteCounts) {
+    for (name, help, value) in [
+        ("route_steps_recorded_total", "Steps whose expert routes are on disk.", &routes.recorded),
+        ("route_steps_dropped_total", "Steps not recorded: slow disk or full file.", &routes.dropped),
+        ("route_write_errors_total", "Steps lost to an error of the file system.", &routes.errors),
+    ] {
+        single(out, name, "counter", help, value.load(Relaxed) as f64);
+    }
+}
+
 /// Renders everything that the scheduler and the gateway count.
-pub fn render(handle: &Handle, http: &HttpCounts) -> String {
+pub fn render(handle: &Handle, http: &HttpCounts, routes: Option<&RouteCounts>) -> String {
     let status = handle.status();
     let mut out = String::with_capacity(8192);
     family(&mut out, "http_requests_total", "counter", "Requests answered, by route and status.");
@@ -56,14 +67,19 @@ pub fn render(handle: &Handle, http: &HttpCounts) -> String {
         ("completion_tokens_total", "Tokens sampled.", &status.sampled_tokens),
         ("prefill_chunks_total", "Prefill chunks run.", &status.chunks),
         ("steps_total", "Decode steps run.", &status.steps),
+        ("preemptions_total", "Times a row made room for a waiting generation.", &status.preemptions),
         ("step_rows_total", "Rows of all decode steps.", &status.step_rows),
     ];
     for (name, help, value) in counters {
         single(&mut out, name, "counter", help, value.load(Relaxed) as f64);
     }
+    if let Some(routes) = routes {
+        recorded(&mut out, routes);
+    }
     let limits = handle.limits();
     let gauges = [
         ("queue_depth", "Generations waiting for a row.", status.waiting.load(Relaxed)),
+        ("paused_rows", "Generations saved between two turns.", status.paused.load(Relaxed)),
         ("active_rows", "Sequences resident in the engine.", status.active.load(Relaxed)),
         ("peak_step_rows", "Most rows of any one step.", status.peak_rows.load(Relaxed)),
         ("max_batch", "Rows that the receipt allows.", limits.max_batch),

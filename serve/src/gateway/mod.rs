@@ -31,6 +31,7 @@ pub use metrics::HttpCounts;
 pub use openai::{ChatRequest, Common, CompletionRequest, Prompt};
 pub use server::serve;
 
+use crate::routes::RouteCounts;
 use crate::scheduler::{Handle, SamplingParams, TextModel};
 
 /// Bounds and facts of a gateway.
@@ -46,6 +47,10 @@ pub struct Config {
     pub default_completion_tokens: usize,
     /// Largest request body in bytes.
     pub max_body: usize,
+    /// Bytes that the bodies of all requests may hold at once.
+    pub max_body_bytes: usize,
+    /// Requests that are parsed and tokenised at once; the others wait.
+    pub max_tokenisers: usize,
     /// Longest time a body may take to arrive.
     pub body_limit: Duration,
     /// Largest request head in bytes, and most headers.
@@ -68,6 +73,8 @@ pub struct Config {
     pub canary_limit: Duration,
     /// Age up to which a step or canary proves readiness.
     pub canary_fresh: Duration,
+    /// What became of recorded routes, where they are recorded.
+    pub routes: Option<Arc<RouteCounts>>,
 }
 
 impl Config {
@@ -79,6 +86,8 @@ impl Config {
             sampling: SamplingParams::default(),
             default_completion_tokens: 16,
             max_body: 8 << 20,
+            max_body_bytes: 64 << 20,
+            max_tokenisers: 4,
             body_limit: Duration::from_secs(30),
             max_head: 64 << 10,
             max_headers: 100,
@@ -90,6 +99,7 @@ impl Config {
             drain_limit: Duration::from_secs(30),
             canary_limit: Duration::from_secs(10),
             canary_fresh: Duration::from_secs(5),
+            routes: None,
         }
     }
 }
@@ -102,15 +112,20 @@ pub struct Gateway<T: TextModel> {
     config: Config,
     http: HttpCounts,
     in_flight: Arc<Semaphore>,
+    body_budget: Arc<Semaphore>,
+    tokenisers: Semaphore,
     canary: Mutex<Canary>,
 }
 
 impl<T: TextModel> Gateway<T> {
     /// Joins a scheduler and a text model.
     pub fn new(handle: Handle, text: Arc<T>, config: Config) -> Arc<Self> {
-        let in_flight = Arc::new(Semaphore::new(config.max_in_flight.min(Semaphore::MAX_PERMITS)));
+        let permits = |n: usize| Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS));
+        let in_flight = Arc::new(permits(config.max_in_flight));
+        let body_budget = Arc::new(permits(config.max_body_bytes));
+        let tokenisers = permits(config.max_tokenisers);
         let (http, canary) = (HttpCounts::default(), Mutex::default());
-        Arc::new(Gateway { handle, text, config, http, in_flight, canary })
+        Arc::new(Gateway { handle, text, config, http, in_flight, body_budget, tokenisers, canary })
     }
 
     fn known_model(&self, id: &str) -> Result<(), ApiError> {

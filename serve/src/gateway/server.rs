@@ -2,16 +2,17 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -59,12 +60,16 @@ pub async fn serve<T: TextModel>(
             continue;
         };
         let _ = socket.set_nodelay(true);
-        let io = TokioIo::new(Patient::new(socket, config.write_limit));
+        let socket = Arc::new(socket);
+        let io = TokioIo::new(Patient::new(Arc::clone(&socket), config.write_limit));
         let served = http.serve_connection(io, TowerToHyperService::new(service.clone()));
         let served = graceful.watch(served);
         connections.spawn(async move {
             // A broken connection concerns its client alone; its requests are cancelled by the drop.
-            let _ = served.await;
+            tokio::select! {
+                _ = served => {}
+                () = left(&socket) => {}
+            }
             drop(seat);
         });
         while connections.try_join_next().is_some() {}
@@ -75,15 +80,31 @@ pub async fn serve<T: TextModel>(
     Ok(drained)
 }
 
+/// How often a connection is looked at for a client that is gone.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Returns when the client has closed its side. Reading alone does not tell: behind a pipelined request that
+/// nobody reads yet, the end of the stream would be seen only after the answer before it.
+async fn left(socket: &TcpStream) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        // Bytes to read or an end make this return; an open, silent connection may wait here.
+        match socket.ready(Interest::READABLE).await {
+            Ok(ready) if !ready.is_read_closed() => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
 /// A socket that gives up when its peer takes no bytes for too long.
 struct Patient {
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
     limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    fn new(socket: TcpStream, limit: Duration) -> Self {
+    fn new(socket: Arc<TcpStream>, limit: Duration) -> Self {
         Patient { socket, limit, waiting: None }
     }
 
@@ -99,29 +120,54 @@ impl Patient {
             Poll::Pending => Poll::Pending,
         }
     }
+
+    fn try_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket.poll_write_ready(cx))?;
+            match self.socket.try_write(buf) {
+                // The readiness was stale and is cleared now: wait for the next.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
 }
 
 impl AsyncRead for Patient {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_read_ready(cx))?;
+            match self.socket.try_read(buf.initialize_unfilled()) {
+                Ok(n) => {
+                    buf.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
     }
 }
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.socket).poll_write(cx, buf);
+        let polled = self.try_write(cx, buf);
         self.judge(cx, polled)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Bytes handed to a TCP socket are on their way.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A second handle on the same socket: the shared one cannot be taken mutably.
+        let closed = self.socket.as_fd().try_clone_to_owned();
+        let closed = closed.and_then(|fd| std::net::TcpStream::from(fd).shutdown(std::net::Shutdown::Write));
+        Poll::Ready(match closed {
+            // The peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            other => other,
+        })
     }
 }

@@ -3,12 +3,13 @@
 //! A pass drops who left or is late, admits from the front of the queue, runs at
 //! most one prefill chunk and then one decode step over every row that has a
 //! token to feed. So a decoding row waits at most one chunk between its tokens,
-//! and a long prompt is passed by shorter ones at most `max_bypass` times.
+//! and a long prompt is passed by shorter ones at most `max_bypass` times. Where
+//! nothing is free a row that had its turn makes room: see `turns`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine::{EngineError, EngineLimits, StepEngine, TextModel};
 use super::output::Output;
@@ -20,31 +21,41 @@ use super::{Config, Ticket};
 const ROOM: usize = 2;
 
 /// How a resident row is getting on.
-enum Stage {
+pub(super) enum Stage {
     /// Chunks left to run, and how often a shorter prompt went first.
     Prefill { left: usize, bypassed: usize },
     /// The token to feed next.
     Decode { next: u32 },
 }
 
-struct Row<S> {
-    seq: S,
-    ticket: Ticket,
-    stage: Stage,
+pub(super) struct Row<S> {
+    pub(super) seq: S,
+    pub(super) ticket: Ticket,
+    pub(super) stage: Stage,
     output: Output,
-    stalled_since: Option<Instant>,
-    over: bool,
+    pub(super) stalled_since: Option<Instant>,
+    /// Tokens drawn since it got its row.
+    pub(super) ran: usize,
+    pub(super) over: bool,
+}
+
+/// What waits for a row, in one order.
+pub(super) enum Waiting<S> {
+    /// Never had one.
+    New(Ticket),
+    /// Had a turn; the engine has saved it.
+    Paused(Box<Row<S>>),
 }
 
 /// Queue and resident rows of one engine; lives on the engine's thread.
 pub(super) struct Core<E: StepEngine, T: TextModel> {
-    engine: E,
+    pub(super) engine: E,
     text: Arc<T>,
-    status: Arc<Status>,
-    config: Config,
+    pub(super) status: Arc<Status>,
+    pub(super) config: Config,
     limits: EngineLimits,
-    queue: VecDeque<Ticket>,
-    rows: Vec<Row<E::Seq>>,
+    pub(super) queue: VecDeque<Waiting<E::Seq>>,
+    pub(super) rows: Vec<Row<E::Seq>>,
     batch: Vec<(E::Seq, u32)>,
 }
 
@@ -56,7 +67,7 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
     }
 
     pub(super) fn push(&mut self, ticket: Ticket) {
-        self.queue.push_back(ticket);
+        self.queue.push_back(Waiting::New(ticket));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,8 +82,7 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
         let chunk = self.prefill_one(now)?;
         let step = self.step(now)?;
         self.sweep();
-        self.status.active.store(self.rows.len(), Relaxed);
-        self.status.waiting.store(self.queue.len(), Relaxed);
+        self.gauge();
         Ok(chunk || step)
     }
 
@@ -83,31 +93,45 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
                 fail(&self.status, &row.ticket, failure.clone());
             }
         }
-        for ticket in self.queue.drain(..) {
-            fail(&self.status, &ticket, failure.clone());
+        for waiting in self.queue.drain(..) {
+            let ticket = match &waiting {
+                Waiting::New(ticket) => ticket,
+                Waiting::Paused(row) => &row.ticket,
+            };
+            fail(&self.status, ticket, failure.clone());
         }
-        self.status.active.store(0, Relaxed);
-        self.status.waiting.store(0, Relaxed);
+        self.gauge();
+    }
+
+    fn gauge(&self) {
+        let paused = self.paused();
+        self.status.active.store(self.rows.len(), Relaxed);
+        self.status.waiting.store(self.queue.len() - paused, Relaxed);
+        self.status.paused.store(paused, Relaxed);
     }
 
     /// Ends requests whose client left, whose deadline passed or whose reader
     /// stalls, in every state.
     fn drop_gone(&mut self, now: Instant) {
-        let status = &self.status;
-        self.queue.retain(|ticket| !gone(status, ticket, "queued", now));
+        let (status, engine, stall) = (&self.status, &mut self.engine, self.config.reader_stall);
+        self.queue.retain(|waiting| match waiting {
+            Waiting::New(ticket) => !gone(status, ticket, "queued", now),
+            Waiting::Paused(row) => {
+                let unread = !has_room(row) && given_up(status, row, stall, now);
+                let over = unread || gone(status, &row.ticket, "paused", now);
+                if over {
+                    engine.release(row.seq);
+                }
+                !over
+            }
+        });
         for row in &mut self.rows {
             let stage = match row.stage {
                 Stage::Prefill { .. } => "prefilling",
                 Stage::Decode { .. } => "decoding",
             };
             row.over = row.over || gone(status, &row.ticket, stage, now);
-            match row.stalled_since {
-                Some(since) if !row.over && now.duration_since(since) >= self.config.reader_stall => {
-                    fail(status, &row.ticket, Failure::SlowReader { limit: self.config.reader_stall });
-                    row.over = true;
-                }
-                _ => {}
-            }
+            row.over = row.over || given_up(status, row, stall, now);
         }
         self.sweep();
     }
@@ -129,41 +153,60 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
         self.status.enter(Phase::Idle);
     }
 
-    /// Admits in order of arrival; stops at the first that does not fit, so that
-    /// a large request is never starved by small ones.
+    /// Gives rows in order of waiting; stops at the first that does not fit, so
+    /// that a large request is never starved by small ones. At most one row a
+    /// pass makes room.
     fn admit(&mut self) -> Result<(), String> {
-        while self.rows.len() < self.limits.rows() {
-            let Some(ticket) = self.queue.pop_front() else { break };
-            let output = match Output::new(&ticket.request, self.limits.vocab) {
-                Ok(output) => output,
-                Err(message) => {
-                    fail(&self.status, &ticket, Failure::Sampling(message));
-                    continue;
-                }
-            };
-            self.status.enter(Phase::Admit);
-            let admitted = self.engine.admit(&ticket.request.prompt, ticket.request.max_new_tokens);
-            self.status.enter(Phase::Idle);
-            match admitted {
-                Ok(seq) => {
-                    let prompt = ticket.request.prompt.len();
-                    self.status.prompt_tokens.fetch_add(prompt as u64, Relaxed);
-                    let left = prompt.div_ceil(self.limits.prefill_chunk.max(1)).max(1);
-                    let stage = Stage::Prefill { left, bypassed: 0 };
-                    self.rows.push(Row { seq, ticket, stage, output, stalled_since: None, over: false });
-                }
-                Err(EngineError::Exhausted { .. }) if !self.rows.is_empty() => {
-                    self.queue.push_front(ticket);
-                    break;
-                }
-                Err(EngineError::Fatal(message)) => {
-                    self.queue.push_front(ticket);
-                    return Err(message);
-                }
-                Err(refusal) => fail(&self.status, &ticket, Failure::Refused(refusal.to_string())),
+        let mut made_room = false;
+        self.pass_stalled();
+        while let Some(front) = self.queue.pop_front() {
+            let full = self.rows.len() >= self.limits.rows();
+            let left = if full { Some(front) } else { self.place(front)? };
+            let Some(front) = left else { continue };
+            self.queue.push_front(front);
+            if made_room || !self.make_room()? {
+                break;
             }
+            made_room = true;
         }
         Ok(())
+    }
+
+    /// Puts what waited into a row; gives it back when it does not fit now.
+    fn place(&mut self, waiting: Waiting<E::Seq>) -> Result<Option<Waiting<E::Seq>>, String> {
+        let ticket = match waiting {
+            Waiting::New(ticket) => ticket,
+            Waiting::Paused(row) => return self.resume(row),
+        };
+        let output = match Output::new(&ticket.request, self.limits.vocab) {
+            Ok(output) => output,
+            Err(message) => {
+                fail(&self.status, &ticket, Failure::Sampling(message));
+                return Ok(None);
+            }
+        };
+        self.status.enter(Phase::Admit);
+        let admitted = self.engine.admit(&ticket.request.prompt, ticket.request.max_new_tokens);
+        self.status.enter(Phase::Idle);
+        match admitted {
+            Ok(seq) => {
+                let prompt = ticket.request.prompt.len();
+                self.status.prompt_tokens.fetch_add(prompt as u64, Relaxed);
+                let left = prompt.div_ceil(self.limits.prefill_chunk.max(1)).max(1);
+                let stage = Stage::Prefill { left, bypassed: 0 };
+                let (stalled_since, ran, over) = (None, 0, false);
+                self.rows.push(Row { seq, ticket, stage, output, stalled_since, ran, over });
+            }
+            Err(EngineError::Exhausted { .. }) if !self.rows.is_empty() => {
+                return Ok(Some(Waiting::New(ticket)));
+            }
+            Err(EngineError::Fatal(message)) => {
+                self.queue.push_front(Waiting::New(ticket));
+                return Err(message);
+            }
+            Err(refusal) => fail(&self.status, &ticket, Failure::Refused(refusal.to_string())),
+        }
+        Ok(None)
     }
 
     /// The prompt to advance: the one with fewest chunks left, unless an earlier
@@ -265,7 +308,7 @@ impl<E: StepEngine, T: TextModel> Core<E, T> {
     }
 }
 
-fn has_room<S>(row: &Row<S>) -> bool {
+pub(super) fn has_room<S>(row: &Row<S>) -> bool {
     row.ticket.events.capacity() >= ROOM
 }
 
@@ -275,6 +318,7 @@ fn advance<S, T: TextModel>(row: &mut Row<S>, logits: &mut [f32], text: &T, stat
     match row.output.advance(logits, text) {
         Ok((token, delta, finish)) => {
             row.stage = Stage::Decode { next: token };
+            row.ran += 1;
             emit(row, delta, finish, status);
         }
         Err(message) => {
@@ -297,6 +341,15 @@ fn emit<S>(row: &mut Row<S>, delta: Delta, finish: Option<Finish>, status: &Stat
     }
 }
 
+/// Ends a request whose client has left its answer unread for too long.
+fn given_up<S>(status: &Status, row: &Row<S>, limit: Duration, now: Instant) -> bool {
+    let late = row.stalled_since.is_some_and(|since| now.duration_since(since) >= limit);
+    if late {
+        fail(status, &row.ticket, Failure::SlowReader { limit });
+    }
+    late
+}
+
 /// Ends a request whose client left or whose deadline passed.
 fn gone(status: &Status, ticket: &Ticket, stage: &'static str, now: Instant) -> bool {
     if ticket.events.is_closed() {
@@ -310,7 +363,7 @@ fn gone(status: &Status, ticket: &Ticket, stage: &'static str, now: Instant) -> 
     late
 }
 
-fn fail(status: &Status, ticket: &Ticket, failure: Failure) {
+pub(super) fn fail(status: &Status, ticket: &Ticket, failure: Failure) {
     status.failed.fetch_add(1, Relaxed);
     // A reader that left no room learns of it by the channel's end.
     let _ = ticket.events.try_send(Event::Failed(failure));

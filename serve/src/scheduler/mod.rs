@@ -12,6 +12,7 @@ mod output;
 mod request;
 mod status;
 mod thread;
+mod turns;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,11 @@ pub struct Config {
     pub max_bypass: usize,
     /// Events buffered for a client before its row pauses; at least 2.
     pub event_buffer: usize,
+    /// Tokens of a turn: a row that has run as many makes room when a request
+    /// waits. 0 keeps every row to its end.
+    pub slice: usize,
+    /// Most saved sequences that wait for their next turn.
+    pub paused: usize,
 }
 
 impl Default for Config {
@@ -48,6 +54,8 @@ impl Default for Config {
             reader_stall: Duration::from_secs(30),
             max_bypass: 4,
             event_buffer: 64,
+            slice: 256,
+            paused: 8,
         }
     }
 }

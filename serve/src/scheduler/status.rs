@@ -57,9 +57,13 @@ pub enum Phase {
     Release = 4,
     /// Drawing tokens and building text.
     Sample = 5,
+    /// Saving a sequence.
+    Evict = 6,
+    /// Restoring a sequence.
+    Restore = 7,
 }
 
-const PHASES: [&str; 6] = ["idle", "admit", "prefill", "step", "release", "sample"];
+const PHASES: [&str; 8] = ["idle", "admit", "prefill", "step", "release", "sample", "evict", "restore"];
 
 impl Phase {
     /// The phase's name.
@@ -81,6 +85,8 @@ pub struct Status {
     pub active: AtomicUsize,
     /// Requests accepted but not yet resident.
     pub waiting: AtomicUsize,
+    /// Sequences that are saved and wait for their next turn.
+    pub paused: AtomicUsize,
     /// Most rows that any one step ran.
     pub peak_rows: AtomicUsize,
     /// Decode steps completed.
@@ -93,6 +99,8 @@ pub struct Status {
     pub prompt_tokens: AtomicU64,
     /// Tokens sampled.
     pub sampled_tokens: AtomicU64,
+    /// Times that a row made room for a waiting request.
+    pub preemptions: AtomicU64,
     /// Requests that completed.
     pub done: AtomicU64,
     /// Requests whose client left.
@@ -117,12 +125,14 @@ impl Status {
             life: watch::Sender::new(Life::Running),
             active: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            paused: AtomicUsize::new(0),
             peak_rows: AtomicUsize::new(0),
             steps: AtomicU64::new(0),
             step_rows: AtomicU64::new(0),
             chunks: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
             sampled_tokens: AtomicU64::new(0),
+            preemptions: AtomicU64::new(0),
             done: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             failed: AtomicU64::new(0),

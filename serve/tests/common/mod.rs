@@ -77,7 +77,7 @@ pub struct Knobs {
     pub free_pages: Arc<AtomicUsize>,
     pub steps: Arc<AtomicUsize>,
     pub peak: Arc<AtomicUsize>,
-    /// Sequences resident in the engine (each admitted and not yet released).
+    /// Sequences of the engine, saved ones too (each admitted and not yet released).
     pub resident: Arc<AtomicUsize>,
     /// Order in which prompts finished prefill, by first token of the prompt.
     pub prefilled: Arc<Mutex<Vec<u32>>>,
@@ -88,6 +88,11 @@ pub struct Knobs {
     pub hang: Arc<AtomicBool>,
     pub step_ms: Arc<AtomicUsize>,
     pub prefill_ms: Arc<AtomicUsize>,
+    /// Sequences saved now, and the most there ever were.
+    pub saved: Arc<AtomicUsize>,
+    pub most_saved: Arc<AtomicUsize>,
+    pub evictions: Arc<AtomicUsize>,
+    pub fail_restore: Arc<AtomicBool>,
 }
 
 struct Seq {
@@ -96,6 +101,7 @@ struct Seq {
     filled: usize,
     pages: usize,
     row: Vec<f32>,
+    saved: bool,
 }
 
 /// Deterministic engine: the logits of a sequence depend on its own tokens only.
@@ -139,6 +145,10 @@ impl Fake {
             hang: Arc::default(),
             step_ms: Arc::default(),
             prefill_ms: Arc::default(),
+            saved: Arc::default(),
+            most_saved: Arc::default(),
+            evictions: Arc::default(),
+            fail_restore: Arc::default(),
         };
         Fake { limits, seqs: HashMap::new(), next: 1, script: Arc::new(script), knobs, chunks: 0 }
     }
@@ -166,6 +176,24 @@ impl Fake {
         }
     }
 
+    fn take(&self, pages: usize) -> Result<(), EngineError> {
+        let have = self.knobs.free_pages.load(SeqCst);
+        if pages > have {
+            return Err(EngineError::Exhausted { what: "pages", need: pages, have });
+        }
+        if self.knobs.free_slots.load(SeqCst) == 0 {
+            return Err(EngineError::Exhausted { what: "slots", need: 1, have: 0 });
+        }
+        self.knobs.free_pages.fetch_sub(pages, SeqCst);
+        self.knobs.free_slots.fetch_sub(1, SeqCst);
+        Ok(())
+    }
+
+    fn give(&self, pages: usize) {
+        self.knobs.free_pages.fetch_add(pages, SeqCst);
+        self.knobs.free_slots.fetch_add(1, SeqCst);
+    }
+
     fn wait(&self, ms: &AtomicUsize) {
         std::thread::sleep(Duration::from_millis(ms.load(SeqCst) as u64));
         while self.knobs.hang.load(SeqCst) {
@@ -187,20 +215,15 @@ impl StepEngine for Fake {
             return Err(EngineError::TooLong { tokens, limit: self.limits.max_context });
         }
         let pages = tokens.div_ceil(self.limits.page_tokens);
-        let have = self.knobs.free_pages.load(SeqCst);
-        if pages > have {
-            return Err(EngineError::Exhausted { what: "pages", need: pages, have });
-        }
-        if self.knobs.free_slots.load(SeqCst) == 0 {
-            return Err(EngineError::Exhausted { what: "slots", need: 1, have: 0 });
-        }
-        self.knobs.free_pages.fetch_sub(pages, SeqCst);
-        self.knobs.free_slots.fetch_sub(1, SeqCst);
+        self.take(pages)?;
         self.knobs.resident.fetch_add(1, SeqCst);
         let id = self.next;
         self.next += 1;
         let row = vec![0.0; self.limits.vocab];
-        self.seqs.insert(id, Seq { tokens: prompt.to_vec(), prompt: prompt.len(), filled: 0, pages, row });
+        self.seqs.insert(
+            id,
+            Seq { tokens: prompt.to_vec(), prompt: prompt.len(), filled: 0, pages, row, saved: false },
+        );
         Ok(id)
     }
 
@@ -210,6 +233,7 @@ impl StepEngine for Fake {
         self.chunks = if decoding { self.chunks + 1 } else { 0 };
         self.knobs.chunks_between.fetch_max(self.chunks, SeqCst);
         let seq = self.seqs.get_mut(&id).expect("prefill of a released sequence");
+        assert!(!seq.saved, "prefill of a saved sequence");
         assert!(seq.filled < seq.prompt, "prefill after the prompt was done");
         seq.filled = (seq.filled + self.limits.prefill_chunk).min(seq.prompt);
         let done = seq.filled == seq.prompt;
@@ -233,6 +257,7 @@ impl StepEngine for Fake {
         for (id, token) in rows {
             let seq = self.seqs.get_mut(id).expect("step of a released sequence");
             assert_eq!(seq.filled, seq.prompt, "step of an unfinished prompt");
+            assert!(!seq.saved, "step of a saved sequence");
             seq.tokens.push(*token);
             assert!(seq.tokens.len() <= self.limits.max_context, "step beyond the context limit");
             self.fill(*id);
@@ -246,17 +271,38 @@ impl StepEngine for Fake {
 
     fn release(&mut self, id: u64) {
         let seq = self.seqs.remove(&id).expect("released twice");
-        self.knobs.free_pages.fetch_add(seq.pages, SeqCst);
-        self.knobs.free_slots.fetch_add(1, SeqCst);
+        if seq.saved {
+            self.knobs.saved.fetch_sub(1, SeqCst);
+        } else {
+            self.give(seq.pages);
+        }
         self.knobs.resident.fetch_sub(1, SeqCst);
     }
 
-    fn evict(&mut self, _: u64) -> Result<(), EngineError> {
-        Err(EngineError::Fatal("the scripted engine has no eviction".into()))
+    fn evict(&mut self, id: u64) -> Result<(), EngineError> {
+        let seq = self.seqs.get_mut(&id).expect("evicted after its release");
+        assert!(!seq.saved, "saved twice");
+        seq.saved = true;
+        let pages = seq.pages;
+        self.give(pages);
+        self.knobs.evictions.fetch_add(1, SeqCst);
+        let saved = self.knobs.saved.fetch_add(1, SeqCst) + 1;
+        self.knobs.most_saved.fetch_max(saved, SeqCst);
+        Ok(())
     }
 
-    fn restore(&mut self, _: u64) -> Result<bool, EngineError> {
-        Err(EngineError::Fatal("the scripted engine has no eviction".into()))
+    fn restore(&mut self, id: u64) -> Result<bool, EngineError> {
+        let pages = self.seqs.get(&id).map(|s| (s.saved, s.pages));
+        let Some((true, pages)) = pages else { panic!("restored what was not saved") };
+        if self.knobs.fail_restore.load(SeqCst) {
+            return Err(EngineError::TooLong { tokens: 1, limit: 0 });
+        }
+        if self.take(pages).is_err() {
+            return Ok(false);
+        }
+        self.seqs.get_mut(&id).expect("looked up above").saved = false;
+        self.knobs.saved.fetch_sub(1, SeqCst);
+        Ok(true)
     }
 }
 

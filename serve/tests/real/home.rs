@@ -41,8 +41,13 @@ impl Home {
 
     /// A copy of the folder that holds passing receipts of [`BATCHES`] for exactly this binary and machine.
     pub fn qualified() -> Self {
+        Self::qualified_for("builtin", &[], &BATCHES)
+    }
+
+    /// The same for the model that `args` of `qualify` name; `key` names the folder.
+    pub fn qualified_for(key: &str, args: &[&str], batches: &[u32]) -> Self {
         let home = Home::empty();
-        copy(&qualified_once(), home.path());
+        copy(&qualified_once(key, args, batches), home.path());
         home
     }
 
@@ -102,31 +107,28 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Made once for each build, also when every test is a process of its own.
-fn qualified_once() -> PathBuf {
+fn qualified_once(key: &str, args: &[&str], batches: &[u32]) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let lock = File::create(root.join("real.lock")).expect("a lock file");
+    let lock = File::create(root.join(format!("real-{key}.lock"))).expect("a lock file");
     lock.lock().expect("a lock");
     let machine = Machine::read();
     let build = receipts::hash_file(Path::new(BINARY)).expect("the binary is there");
-    let key = blake3_of(&format!("{build} {} {}", machine.cpu, machine.threads));
-    let home = root.join(format!("real-{}", &key[..16]));
+    let hash = harness::pack::hash(format!("{build} {} {}", machine.cpu, machine.threads).as_bytes());
+    let prefix = format!("real-{key}-");
+    let home = root.join(format!("{prefix}{}", &hash[..16]));
     if home.join("ready").exists() {
         return home;
     }
     for entry in fs::read_dir(&root).expect("a folder").flatten() {
-        if entry.file_name().to_string_lossy().starts_with("real-") {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
             fs::remove_dir_all(entry.path()).expect("an old build's folder goes");
         }
     }
-    let batches = BATCHES.map(|b| b.to_string()).join(",");
-    let have = qualify(&home, &["--batch", &batches]);
-    assert_eq!(have, BTreeSet::from(BATCHES));
+    let asked = batches.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let have = qualify(&home, &[args, &["--batch", &asked]].concat());
+    assert_eq!(have, batches.iter().copied().collect());
     fs::write(home.join("ready"), "").expect("writable");
     home
-}
-
-fn blake3_of(text: &str) -> String {
-    harness::pack::hash(text.as_bytes())
 }
 
 /// Qualifies, and returns the batches that now have a passing receipt.

@@ -2,6 +2,7 @@
 
 mod home;
 mod refusals;
+mod routes;
 mod server;
 mod serving;
 mod synthetic;

@@ -118,3 +118,32 @@ fn with_a_receipt_for_eight_and_no_queue_the_ninth_gets_429_and_a_left_row_is_fr
     server.wait_for("active_rows", 0.0);
     assert_eq!(server.metric("requests_cancelled_total"), 8.0);
 }
+
+#[test]
+fn rows_take_turns_on_the_real_engine_and_no_answer_notices() {
+    let home = Home::qualified();
+    let asked = |i: usize| {
+        json!({"model": "whatis-9m", "prompt": format!("What does {} do?", "x".repeat(1 + 40 * i)),
+            "temperature": if i % 2 == 0 { 0.0 } else { 0.8 }, "seed": i, "max_tokens": 120,
+            "logit_bias": ends_banned()})
+    };
+    let text = |(status, text): (u16, String)| {
+        assert_eq!(status, 200, "{text}");
+        let body: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(body["usage"]["completion_tokens"], 120);
+        body["choices"][0]["text"].clone()
+    };
+    let server = Server::start(&home, &["--batch", "1", "--slice", "0"]);
+    let alone: Vec<Value> = (0..5).map(|i| text(answer(server.open(TEXT, &asked(i))))).collect();
+    assert_eq!(server.metric("preemptions_total"), 0.0);
+    drop(server);
+    let server = Server::start(&home, &["--batch", "1", "--slice", "7", "--paused", "3"]);
+    assert!(server.banner.contains(" 4 saved sequences "), "{}", server.banner);
+    let five: Vec<_> = (0..5).map(|i| server.open(TEXT, &asked(i))).collect();
+    let together: Vec<Value> = five.into_iter().map(|socket| text(answer(socket))).collect();
+    assert_eq!(together, alone);
+    // Five times 120 tokens in turns of 7: most ends of a turn give the row away.
+    assert!(server.metric("preemptions_total") >= 20.0, "{}", server.metric("preemptions_total"));
+    assert_eq!(server.metric("peak_step_rows"), 1.0);
+    assert_eq!(server.metric("paused_rows"), 0.0);
+}
