@@ -236,6 +236,20 @@ unsafe fn block<T: Tree, const W: usize, const X: usize>(
             chunk::<T, W, X>(&wp, &xp, whole, k - whole, &mut acc);
         }
     }
+    if W == 4 {
+        let mut all = [[_mm512_setzero_ps(); 4]; 4];
+        for i in 0..W {
+            for j in 0..X {
+                all[i][j] = acc[i][j];
+            }
+        }
+        let folded = fold_all(&all);
+        for j in 0..X {
+            let at = (m + j) * shape.nt + n;
+            out[at..at + 4].copy_from_slice(&folded[j]);
+        }
+        return;
+    }
     for i in 0..W {
         for j in 0..X {
             out[(m + j) * shape.nt + n + i] = fold(acc[i][j]);
@@ -275,4 +289,42 @@ fn fold(v: __m512) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// [`fold`] of sixteen vectors at once: output [j][i] of vector [i][j].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn fold_all(v: &[[__m512; 4]; 4]) -> [[f32; 4]; 4] {
+    // i + (i+8), then i + (i+4): lane j of `rows[i]` is what is left of vector [i][j].
+    let mut rows = [_mm512_setzero_ps(); 4];
+    for i in 0..4 {
+        rows[i] = quarters(halves(v[i][0], v[i][1]), halves(v[i][2], v[i][3]));
+    }
+    let (a, b) = (twos(rows[0], rows[1]), twos(rows[2], rows[3]));
+    let ones = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+    let mut out = [[0f32; 4]; 4];
+    // SAFETY: sixteen f32.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), ones) };
+    out
+}
+
+/// Lower plus upper half of two vectors, side by side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn halves(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+}
+
+/// Even plus odd lanes of two vectors, side by side.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn quarters(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+}
+
+/// Elements 0 + 2 and 1 + 3 of each lane: those of the first vector, then those of the second.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn twos(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b))
 }
