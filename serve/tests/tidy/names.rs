@@ -8,12 +8,14 @@ const FAMILIES: [&str; 9] =
 /// Peers and formats that carry a family's name without being one.
 const PEERS: [&str; 4] = ["llama.cpp", "llama-cpp", "llama_cpp", "llama-bench"];
 
-/// Places where families are at home: their folder, data, fixtures, prose.
-const AT_HOME: [&str; 9] = [
+/// Places where families are at home: their folder, data, fixtures, prose, and peers, whose own interface is named
+/// after one.
+const AT_HOME: [&str; 10] = [
     "harness/src/families/",
     "harness/builtin/",
     "harness/models/",
     "harness/oracles/",
+    "harness/peers/",
     "harness/recipes/",
     "ledger/golden/",
     "receipts/retained/",
