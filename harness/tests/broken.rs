@@ -54,12 +54,13 @@ fn the_bf16_tolerance_tells_broken_builds_from_the_right_one() {
     fails(MOE, NumericClass::Bf16, "top_k", json!(1));
 }
 
-/// What rounding hides (a rotary base 10 % off, an epsilon ten times too large) the f32 class must show.
+/// What rounding hides (a rotary base 10 % off) the f32 class must show. An epsilon ten times too large moves the
+/// expert oracle by 0.00016 only: its activations are too large for it, and no tolerance above rounding sees that.
 #[test]
 fn the_f32_tolerance_shows_what_rounding_hides() {
     for dir in [HYBRID, MOE] {
         passes(dir, NumericClass::F32);
         fails(dir, NumericClass::F32, "theta", json!(900_000.0));
-        fails(dir, NumericClass::F32, "eps", json!(1e-5));
     }
+    fails(HYBRID, NumericClass::F32, "eps", json!(1e-5));
 }
