@@ -4,6 +4,9 @@
 //! tile after another of a matrix of about 512 KiB, which stays in the second or third cache.
 #![allow(missing_docs)]
 
+mod common;
+
+use common::weights;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kernels::formats::{Format, decode_row_with, elements::round_bf16};
 use kernels::host::simd::{Simd, Switches};
@@ -11,30 +14,6 @@ use kernels::linear::host::{Act, ActKind, RowSel, quantize_q8_row, scratch_len, 
 use std::hint::black_box;
 
 const K: usize = 2048;
-
-/// Finite weights: codes from a fixed byte pattern, every f16 scale 2^-7.
-fn weights(format: Format, n: usize) -> Vec<u8> {
-    let bytes = usize::try_from(format.matrix_bytes(n, K).expect("K is whole blocks")).expect("fits");
-    let mut w: Vec<u8> = (0..bytes).map(|i| (i as u64).wrapping_mul(0x9e37_79b9) as u8).collect();
-    let scales: &[usize] = match format {
-        Format::Q8_0 => &[0],
-        Format::Q4_K | Format::Q5_K => &[0, 2],
-        Format::Q6_K => &[208],
-        Format::Q2_K => &[80, 82],
-        _ => &[],
-    };
-    for block in w.chunks_exact_mut(format.block_bytes()) {
-        for &at in scales {
-            block[at..at + 2].copy_from_slice(&0x2000u16.to_le_bytes());
-        }
-        match format {
-            Format::F32 => block.copy_from_slice(&0.37f32.to_le_bytes()),
-            Format::F16 | Format::Bf16 => block.copy_from_slice(&0x3ab0u16.to_le_bytes()),
-            _ => {}
-        }
-    }
-    w
-}
 
 fn linear(c: &mut Criterion) {
     let simd = Simd::detect(&Switches::default());
@@ -48,7 +27,7 @@ fn linear(c: &mut Criterion) {
                 let nt = tile_rows(format, K);
                 let row = usize::try_from(format.row_bytes(K).expect("whole blocks")).expect("fits");
                 let n = ((512 << 10) / row).next_multiple_of(nt);
-                let w = weights(format, n);
+                let w = weights(format, n, K);
                 let x: Vec<f32> = (0..m * K).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
                 let mut half = vec![0u16; x.len()];
                 round_bf16(simd, &x, &mut half);
@@ -99,7 +78,7 @@ fn rows(c: &mut Criterion) {
     group.bench_function("round_bf16", |b| b.iter(|| round_bf16(simd, black_box(&x), &mut half)));
     let mut out = vec![0f32; K];
     for format in Format::ALL {
-        let w = weights(format, 1);
+        let w = weights(format, 1, K);
         group.bench_function(format!("decode/{}", format.name()), |b| {
             b.iter(|| decode_row_with(simd, format, black_box(&w), &mut out).expect("shapes fit"));
         });

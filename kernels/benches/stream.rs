@@ -4,6 +4,9 @@
 //! prints weight bytes a second of its fastest pass for every vector level, beside the read ceiling.
 #![allow(missing_docs)]
 
+mod common;
+
+use common::weights;
 use kernels::formats::{Format, elements::round_bf16};
 use kernels::host::pool::Pool;
 use kernels::host::probe::ceilings;
@@ -14,29 +17,6 @@ use std::time::{Duration, Instant};
 const K: usize = 2048;
 /// Weight rows of an item.
 const ROWS: usize = 64;
-
-fn weights(format: Format, n: usize) -> Vec<u8> {
-    let bytes = usize::try_from(format.matrix_bytes(n, K).expect("K is whole blocks")).expect("fits");
-    let mut w: Vec<u8> = (0..bytes).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9) >> 9) as u8).collect();
-    let scales: &[usize] = match format {
-        Format::Q8_0 => &[0],
-        Format::Q4_K | Format::Q5_K => &[0, 2],
-        Format::Q6_K => &[208],
-        Format::Q2_K => &[80, 82],
-        _ => &[],
-    };
-    for block in w.chunks_exact_mut(format.block_bytes()) {
-        for &at in scales {
-            block[at..at + 2].copy_from_slice(&0x2000u16.to_le_bytes());
-        }
-        match format {
-            Format::F32 => block.copy_from_slice(&0.37f32.to_le_bytes()),
-            Format::F16 | Format::Bf16 => block[1] = 0x3a,
-            _ => {}
-        }
-    }
-    w
-}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -61,7 +41,7 @@ fn main() {
             }
             let row = usize::try_from(format.row_bytes(K).expect("whole blocks")).expect("fits");
             let n = ((mib << 20) / row).next_multiple_of(ROWS);
-            let w = weights(format, n);
+            let w = weights(format, n, K);
             for (m, name) in names {
                 print!("{name}:");
                 for &simd in levels.iter().filter(|l| **l != Simd::SCALAR) {
