@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use harness::instruments::curve::{PROBE_TIME, Probe, probe_for};
 use harness::instruments::machine::Machine;
+use harness::instruments::series::median;
 use kernels::host::HostDevice;
 use kernels::host::probe::{LAUNCHES_PER_SAMPLE, Passes};
 use kernels::host::simd::Simd;
@@ -59,11 +60,8 @@ fn residency(p: &Probed, working_set: u64) -> Residency {
     p.probe.curve.ceiling_for(Bytes(working_set), Mix::READ).residency
 }
 
-/// The median launch, the slower of two middles.
-fn median(launches: &[u64]) -> u64 {
-    let mut sorted = launches.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+fn median_launch(p: &Probed) -> u64 {
+    median(&mut p.probe.launches.clone())
 }
 
 fn value(p: &Probed) -> Value {
@@ -99,7 +97,7 @@ fn value(p: &Probed) -> Value {
         "points": points,
         "launch": {
             "best_ns": p.probe.launch.as_nanos() as u64,
-            "median_ns": median(&p.probe.launches),
+            "median_ns": median_launch(p),
             "series_ns": p.probe.launches,
         },
     })
@@ -132,7 +130,7 @@ fn table(p: &Probed) -> String {
         "launch in which all {} threads take part: best {} ns, median {} ns of {} samples of {} launches\n",
         p.threads,
         p.probe.launch.as_nanos(),
-        median(&p.probe.launches),
+        median_launch(p),
         p.probe.launches.len(),
         LAUNCHES_PER_SAMPLE
     );

@@ -180,17 +180,9 @@ impl Drop for Progress {
     }
 }
 
-/// The cells in a seeded, shuffled order (Fisher-Yates): a drift of the machine does not follow the batch.
+/// The cells in the order of a hash over seed and batch: a drift of the machine does not follow the batch.
 fn order(mut tuples: Vec<TupleKey>, seed: u64) -> Vec<TupleKey> {
-    let mut state = seed;
-    for last in (1..tuples.len()).rev() {
-        // splitmix64; the modulo's bias over at most a few dozen cells is below 2^-58.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        tuples.swap(last, ((z ^ (z >> 31)) % (last as u64 + 1)) as usize);
-    }
+    tuples.sort_by_cached_key(|t| harness::pack::hash(format!("{seed} {}", t.batch).as_bytes()));
     tuples
 }
 
