@@ -146,11 +146,12 @@ async fn a_row_without_any_possible_token_fails_alone() {
 
 #[tokio::test]
 async fn a_long_prompt_delays_a_decoding_row_by_one_chunk_at_most() {
-    let (scheduler, knobs) = start(Fake::hashing(limits(4)), config());
+    // A row whose reader stalls pauses, and then chunks do follow each other: here all events fit unread.
+    let roomy = Config { event_buffer: 256, ..config() };
+    let (scheduler, knobs) = start(Fake::hashing(limits(4)), roomy);
     let handle = scheduler.handle();
     let mut decoding = handle.submit(request("d", 200)).unwrap();
     assert!(decoding.next().await.is_some());
-    // Read all along: a row whose reader stalls pauses, and then chunks do follow each other.
     let decoding = tokio::spawn(finish(decoding));
     let long: Vec<_> = (0..3).map(|_| handle.submit(request(&"p".repeat(240), 2)).unwrap()).collect();
     for generation in long {
