@@ -101,9 +101,11 @@ static inline void cp_async_wait(int n) {
 
 static inline void cp_async_wait_all() { land(T->group + 1); }
 
-/// A vector load or store of `bytes` must be aligned to them.
-static inline void aligned(const void* p, unsigned bytes, int line = __builtin_LINE()) {
+/// A vector load or store of `bytes` must be aligned to them. Returns the address.
+template <class V>
+static inline V* aligned(V* p, unsigned bytes, int line = __builtin_LINE()) {
     if (reinterpret_cast<uintptr_t>(p) % bytes) fail("access of %u bytes at line %d is misaligned", bytes, line);
+    return p;
 }
 
 }  // namespace emu
