@@ -324,6 +324,14 @@ impl DeviceBuffer {
         call!(cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.device.stream))
     }
 
+    /// Copies `len` bytes from `from` to `to`, in stream order. The two do not overlap.
+    pub fn copy_within(&self, from: u64, to: u64, len: u64) -> Result<(), CudaError> {
+        assert!(from + len <= to || to + len <= from, "copies inside a buffer do not overlap");
+        self.device.current()?;
+        let (from, to) = (self.span(from, len), self.span(to, len));
+        call!(cuMemcpyDtoDAsync_v2(to, from, len as usize, self.device.stream))
+    }
+
     /// Copies bytes from `at` and waits.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.device.current()?;

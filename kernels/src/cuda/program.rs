@@ -6,6 +6,7 @@ use super::error::CudaError;
 use super::graph::{Function, Graph, LaunchShape, Module};
 use super::unit::{Compiler, Unit, UnitKey, units};
 use crate::buffer::{Arena, Buffer};
+use crate::host::LaunchTime;
 use crate::numeric::StepShape;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
@@ -158,6 +159,22 @@ impl Program {
     /// Enqueues all launches one by one: the reference path.
     pub fn run(&mut self) -> Result<(), CudaError> {
         (0..self.first.len() - 1).try_for_each(|index| self.launch(index))
+    }
+
+    /// As [`Self::run`], with the time from before the first to behind the last kernel of each launch.
+    pub fn run_timed(&mut self, times: &mut [LaunchTime]) -> Result<(), CudaError> {
+        let launches = self.first.len() - 1;
+        let events: Vec<Event> = (0..=launches).map(|_| self.device.event()).collect::<Result<_, _>>()?;
+        events[0].record()?;
+        for index in 0..launches {
+            self.launch(index)?;
+            events[index + 1].record()?;
+        }
+        for (index, time) in times.iter_mut().enumerate().take(launches) {
+            let start = events[index].since(&events[0])?;
+            *time = LaunchTime { start, nanos: events[index + 1].since(&events[index])? };
+        }
+        Ok(())
     }
 
     /// Captures the launches that `wanted` names as one graph, with programmatic launch where `overlap` is set.

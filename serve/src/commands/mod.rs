@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod compare;
 pub mod completions;
+pub mod device;
 pub mod doctor;
 pub mod host;
 pub mod identity;

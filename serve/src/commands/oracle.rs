@@ -1,8 +1,8 @@
 //! `oracle`: a checkpoint against the answers of an independent implementation.
+use super::device::place;
 use super::ledger::class_of;
-use super::state::{self};
 use super::{Exit, print, print_json};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use harness::eval::{self, EvalResult};
 use harness::oracle::{self, OracleResult};
@@ -33,15 +33,12 @@ pub struct OracleArgs {
 
 /// Runs the command.
 pub fn run(args: &OracleArgs) -> Result<Exit> {
-    match args.device.as_str() {
-        "host" => {}
-        "cuda" => bail!("device 'cuda': this build holds no CUDA device; only the host device runs oracles"),
-        other => bail!("--device is '{other}'; known: host, cuda"),
-    }
-    let class = class_of(args.class.as_deref(), NumericClass::F32)?;
-    let threads = state::threads(args.threads)?;
+    let place = place(&args.device, args.threads)?;
+    // The device holds kernels of the class bf16; the host's reference class is f32.
+    let own = if args.device == "cuda" { NumericClass::Bf16 } else { NumericClass::F32 };
+    let class = class_of(args.class.as_deref(), own)?;
     if args.eval {
-        let result = eval::run_folder(&args.dir, class, threads, state::simd())?;
+        let result = eval::run_folder(&args.dir, class, &place)?;
         if args.json {
             print_json(&result)?
         } else {
@@ -49,7 +46,7 @@ pub fn run(args: &OracleArgs) -> Result<Exit> {
         }
         return Ok(Exit::holds(result.exact == result.questions));
     }
-    let result = oracle::run(&args.dir, class, threads, state::simd())?;
+    let result = oracle::run_at(&args.dir, class, &place)?;
     if args.json {
         let mut value = serde_json::to_value(&result)?;
         value["passed"] = result.passed().into();
