@@ -9,6 +9,7 @@ pub mod call;
 pub mod driver;
 pub mod error;
 pub mod graph;
+pub mod helpers;
 pub mod nvrtc;
 pub mod program;
 pub mod source;

@@ -1,7 +1,7 @@
 //! The headers that CUDA sources include by name.
 
 /// Name and text of every header. A new `.cuh` file gets a line here.
-pub const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh")), ("rowops.cuh", include_str!("rowops.cuh"))];
 
 /// The headers that `text` includes, directly and through other headers, each once.
 pub fn headers_of(text: &str) -> Vec<(&'static str, &'static str)> {
