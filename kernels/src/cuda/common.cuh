@@ -81,6 +81,9 @@ DEV u32 add_bf16x2(u32 a, u32 b) {
 DEV uint4 ld16(const void* p) { return *(const uint4*)emu::aligned(p, 16); }
 /// 16 bytes of weights: read once, so they skip the first cache.
 DEV uint4 ld16_stream(const void* p) { return *(const uint4*)emu::aligned(p, 16); }
+/// The same, kept in the first cache for a second use.
+DEV uint4 ld16_keep(const void* p) { return ld16_stream(p); }
+DEV uint2 ld8_keep(const void* p) { return *(const uint2*)emu::aligned(p, 8); }
 DEV uint2 ld8_stream(const void* p) { return *(const uint2*)emu::aligned(p, 8); }
 DEV u32 ld4_stream(const void* p) { return *(const u32*)emu::aligned(p, 4); }
 DEV u16 ld2_stream(const void* p) { return *(const u16*)emu::aligned(p, 2); }
@@ -88,6 +91,7 @@ DEV void st16(void* p, uint4 v) { *(uint4*)emu::aligned(p, 16) = v; }
 /// A load that sees what other blocks published before their fence.
 DEV float ld_fresh(const float* p) { return *p; }
 DEV float2 ld_fresh2(const float* p) { return *(const float2*)emu::aligned(p, 8); }
+DEV float4 ld_fresh4(const float* p) { return *(const float4*)emu::aligned(p, 16); }
 /// Asks for lines of the last cache; changes no result.
 DEV void prefetch_l2(const void*, u32) {}
 #else
@@ -101,6 +105,16 @@ DEV uint4 ld16_stream(const void* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+DEV uint4 ld16_keep(const void* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+DEV uint2 ld8_keep(const void* p) {
+    uint2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
 DEV uint2 ld8_stream(const void* p) {
@@ -129,6 +143,12 @@ DEV float ld_fresh(const float* p) {
 DEV float2 ld_fresh2(const float* p) {
     float2 v;
     asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
+DEV float4 ld_fresh4(const float* p) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
     return v;
 }
 DEV void prefetch_l2(const void* p, u32 bytes) {

@@ -1,7 +1,12 @@
 //! The headers that CUDA sources include by name.
 
 /// Name and text of every header. A new `.cuh` file gets a line here.
-pub const HEADERS: &[(&str, &str)] = &[("common.cuh", include_str!("common.cuh")), ("rowops.cuh", include_str!("rowops.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[
+    ("common.cuh", include_str!("common.cuh")),
+    ("mma_tile.cuh", include_str!("mma_tile.cuh")),
+    ("rowops.cuh", include_str!("rowops.cuh")),
+    ("weights.cuh", include_str!("weights.cuh")),
+];
 
 /// The headers that `text` includes, directly and through other headers, each once.
 pub fn headers_of(text: &str) -> Vec<(&'static str, &'static str)> {

@@ -7,5 +7,10 @@ mod emulator;
 
 mod argmax;
 mod conv;
+mod embed;
 mod fold;
+mod linear;
 mod norm;
+mod weights;
+mod rope;
+mod route;
