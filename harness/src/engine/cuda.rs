@@ -328,7 +328,7 @@ impl CudaSteps {
         &self,
         moves: impl Iterator<Item = (usize, usize, usize)>,
     ) -> Result<(), CudaError> {
-        let mut moves = moves;
-        moves.try_for_each(|(a, b, len)| self.arenas.cache.copy_within(a as u64, b as u64, len as u64))
+        let moves: Vec<(u64, u64, u64)> = moves.map(|(a, b, len)| (a as u64, b as u64, len as u64)).collect();
+        self.cuda.copy_ranges(&self.arenas.cache, &moves)
     }
 }

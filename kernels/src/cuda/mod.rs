@@ -10,13 +10,17 @@ pub mod driver;
 pub mod error;
 pub mod graph;
 pub mod helpers;
+pub mod nvml;
 pub mod nvrtc;
+pub mod probe;
 pub mod program;
 pub mod source;
 pub mod unit;
+pub mod util;
 pub mod weights;
 
 pub use error::CudaError;
+pub use graph::Function;
 
 use driver::Device;
 use program::Modules;
@@ -41,6 +45,11 @@ impl Cuda {
     pub fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Arc<Self>, CudaError> {
         let device = Device::open(ordinal)?;
         Ok(Arc::new(Self { device, compiler: Compiler::new(cache), modules: Mutex::default() }))
+    }
+
+    /// Hash over all device code loaded so far.
+    pub fn cubins(&self) -> String {
+        self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner).hash()
     }
 
     /// Loads the kernels of a bound plan and resolves it against `arenas`.

@@ -1,6 +1,6 @@
 //! A program: a bound plan on a device, launch by launch or as one graph.
 use super::bound::Bound;
-use super::call::{Arg, KernelCall};
+use super::call::Arg;
 use super::driver::{Device, DeviceBuffer, Event};
 use super::error::CudaError;
 use super::graph::{Function, Graph, LaunchShape, Module};
@@ -90,23 +90,46 @@ pub struct Program {
 
 /// Modules by unit, kept so that two plans share them.
 #[derive(Default)]
-pub struct Modules(BTreeMap<UnitKey, Arc<Module>>);
+pub struct Modules {
+    modules: BTreeMap<UnitKey, Arc<Module>>,
+    hashes: BTreeMap<UnitKey, blake3::Hash>,
+}
 
 impl Modules {
     /// Compiles and loads every unit of `bound` that is not loaded yet.
     pub fn add(&mut self, device: &Arc<Device>, compiler: &Compiler, bound: &Bound) -> Result<(), CudaError> {
-        let mut wanted = units(bound.calls.iter().map(|(_, call)| call));
-        wanted.retain(|unit| !self.0.contains_key(&unit.key()));
+        self.load(device, compiler, &units(bound.calls.iter().map(|(_, call)| call)))
+    }
+
+    /// Compiles and loads those of `units` that are not loaded yet.
+    pub fn load(
+        &mut self,
+        device: &Arc<Device>,
+        compiler: &Compiler,
+        units: &[Unit],
+    ) -> Result<(), CudaError> {
+        let wanted: Vec<Unit> =
+            units.iter().filter(|unit| !self.modules.contains_key(&unit.key())).cloned().collect();
         for (key, compiled) in compiler.all(&wanted, device.target().sm)? {
-            self.0.insert(key, Module::load(device, &compiled.cubin)?);
+            self.modules.insert(key.clone(), Module::load(device, &compiled.cubin)?);
+            self.hashes.insert(key, blake3::hash(&compiled.cubin));
         }
         Ok(())
     }
 
-    fn function(&self, call: &KernelCall) -> Result<Function, CudaError> {
-        let unit = Unit::of(call);
-        let missing = || CudaError::Kernel { kernel: call.entry.into(), what: "not loaded".into() };
-        self.0.get(&unit.key()).ok_or_else(missing)?.function(call.entry, call.shared)
+    /// The entry point `entry` of a loaded unit, with `shared` bytes of dynamic shared memory.
+    pub fn entry(&self, unit: &Unit, entry: &str, shared: u32) -> Result<Function, CudaError> {
+        let missing = || CudaError::Kernel { kernel: entry.into(), what: "not loaded".into() };
+        self.modules.get(&unit.key()).ok_or_else(missing)?.function(entry, shared)
+    }
+
+    /// Hash over all device code loaded so far.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        self.hashes.values().for_each(|h| {
+            hasher.update(h.as_bytes());
+        });
+        hasher.finalize().to_hex().to_string()
     }
 }
 
@@ -125,7 +148,12 @@ impl Program {
             let args = call.args.iter().map(|a| resolve(*a, plan, arenas)).collect();
             let shape =
                 LaunchShape { grid: call.grid, block: call.block, shared: call.shared, pdl: call.pdl };
-            calls.push(Prepared { launch: *launch, function: modules.function(call)?, shape, args });
+            calls.push(Prepared {
+                launch: *launch,
+                function: modules.entry(&Unit::of(call), call.entry, call.shared)?,
+                shape,
+                args,
+            });
             first[launch + 1] += 1;
         }
         for i in 1..first.len() {
