@@ -4,6 +4,7 @@
 //! the first allocation. Prefill chunks end on a fixed grid of absolute positions whatever the caller does, and
 //! generated tokens go only through the step plan, so a sequence's tokens never depend on its company.
 pub mod cuda;
+pub mod device_weights;
 mod draft;
 mod plans;
 mod sequence;

@@ -17,8 +17,9 @@ pub struct DeviceState {
     pub throttle: Option<u64>,
 }
 
-/// Bits that mean less than full speed under load: power cap, hardware slow-down, thermal, power brake.
-const SLOWED: u64 = 0x04 | 0x08 | 0x20 | 0x40 | 0x80;
+/// Bits that void a sample: hardware slow-down, thermal slow-down by software and hardware, power brake. The power
+/// cap by software (4) is where a busy device lives; it is recorded, not refused.
+const SLOWED: u64 = 0x08 | 0x20 | 0x40 | 0x80;
 
 impl DeviceState {
     /// Whether the device was slowed down; `None` where NVML does not say.
@@ -67,8 +68,8 @@ mod tests {
         let monitor = Monitor { nvml: None, pci: "0".into() };
         assert_eq!(monitor.state(), DeviceState::default());
         assert_eq!((monitor.state().slowed(), monitor.driver()), (None, None));
-        let capped = DeviceState { throttle: Some(0x04), ..DeviceState::default() };
+        let hot = DeviceState { throttle: Some(0x20), ..DeviceState::default() };
         let idle = DeviceState { throttle: Some(0x01), ..DeviceState::default() };
-        assert_eq!((capped.slowed(), idle.slowed()), (Some(true), Some(false)));
+        assert_eq!((hot.slowed(), idle.slowed()), (Some(true), Some(false)));
     }
 }

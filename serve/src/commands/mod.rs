@@ -15,6 +15,7 @@ pub mod oracle;
 pub mod pack;
 pub mod probe;
 pub mod qualify;
+pub mod qualify_cuda;
 pub mod receipts;
 pub mod serve;
 pub mod state;
