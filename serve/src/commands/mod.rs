@@ -14,6 +14,7 @@ pub mod models;
 pub mod oracle;
 pub mod pack;
 pub mod probe;
+pub mod probe_cuda;
 pub mod qualify;
 pub mod qualify_cuda;
 pub mod receipts;
