@@ -3,5 +3,6 @@ pub mod canary;
 pub mod cuda;
 pub mod curve;
 pub mod machine;
+pub mod ncu;
 pub mod run_queue;
 pub mod series;

@@ -154,6 +154,12 @@ impl Device {
         call!(cuStreamSynchronize(self.stream))
     }
 
+    /// Marks the begin (or the end) of what a profiler counts. Without one it does nothing.
+    pub fn profile(&self, on: bool) -> Result<(), CudaError> {
+        self.sync()?;
+        if on { call!(cuProfilerStart()) } else { call!(cuProfilerStop()) }
+    }
+
     /// A timing event.
     pub fn event(self: &Arc<Self>) -> Result<Event, CudaError> {
         self.current()?;

@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod host;
 pub mod identity;
 pub mod ledger;
+pub mod measure;
 pub mod models;
 pub mod oracle;
 pub mod pack;

@@ -41,7 +41,7 @@ struct Session {
 }
 
 /// A pack of `model` whose weights are made from `seed`.
-fn synthetic(model: &str, recipe: Option<&str>, seed: u64) -> Result<Pack> {
+pub(super) fn synthetic(model: &str, recipe: Option<&str>, seed: u64) -> Result<Pack> {
     let Named::Known(known) = state::resolve(model)? else {
         bail!("--synth makes the weights of a known geometry, '{model}' is none");
     };
