@@ -8,6 +8,7 @@ mod emulator;
 mod argmax;
 mod conv;
 mod embed;
+mod experts;
 mod fold;
 mod linear;
 mod norm;
