@@ -224,6 +224,20 @@ DEV void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #endif
 
+// ---- functions -----------------------------------------------------------------------------------------------
+
+#define INFINITY_F (__int_as_float(0x7f800000))
+/// 2^x within 2 ulp, 0 below 2^-126; -inf gives 0, NaN stays.
+#ifdef SPARK_EMU
+DEV float exp2_fast(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+#else
+DEV float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+
 // ---- small sums ----------------------------------------------------------------------------------------------
 
 /// Sum over the warp by halves (16, 8, 4, 2, 1): every lane gets the same bits.

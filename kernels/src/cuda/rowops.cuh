@@ -53,17 +53,17 @@ DEV float sum_squares4(float4 v, float sum) {
     return __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum))));
 }
 
-/// Sum over a block of `WARPS` warps: lanes by halves, then the warps in order. `part` holds WARPS floats; every
+/// Sum over a block of `COUNT` warps: lanes by halves, then the warps in order. `part` holds COUNT floats; every
 /// thread gets the same bits. The caller syncs before it uses `part` again.
-template <int WARPS>
+template <int COUNT>
 DEV float block_sum(float v, float* part) {
     v = warp_sum(v);
-    if (WARPS == 1) return v;
+    if (COUNT == 1) return v;
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
     float sum = part[0];
 #pragma unroll
-    for (int w = 1; w < WARPS; w++) sum += part[w];
+    for (int w = 1; w < COUNT; w++) sum += part[w];
     return sum;
 }
 

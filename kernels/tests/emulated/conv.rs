@@ -25,7 +25,7 @@ fn run(dim: usize, taps: usize, lengths: &[usize], decode: bool) {
     lengths.iter().for_each(|n| start.push(start[start.len() - 1] + *n as u32));
     start.push(0);
     let seg_start = c.u32s("seg_start", &start);
-    let slots: Vec<u32> = (0..=seqs as u32).map(|s| (s * 2 + 1) % (seqs as u32 + 2)).collect();
+    let slots: Vec<u32> = (0..=seqs as u32).map(|s| seqs as u32 + 1 - s).collect();
     let slot = c.u32s("slot", &slots);
     let out = c.out("out", 4 * (rows + 1) * dim, CLOSE);
     let op = Conv { u, weight, state, seg_start, slot, dim, taps, out };

@@ -6,6 +6,7 @@ mod case;
 mod emulator;
 
 mod argmax;
+mod attend;
 mod conv;
 mod embed;
 mod experts;
