@@ -43,11 +43,14 @@ fn models() -> Vec<(String, Model, Manifest, &'static [usize])> {
     out
 }
 
-/// Binds every plan for `target`. Returns the distinct units.
-fn bound(target: &Target) -> Vec<Unit> {
+/// Binds every plan for `target`. Returns the distinct units, and what did not bind.
+fn bound(target: &Target, errors: &mut Vec<String>) -> Vec<Unit> {
     let mut found: BTreeMap<UnitKey, Unit> = BTreeMap::new();
     let mut take = |plan: &mut kernels::plan::Plan, what: &str| {
-        let made = Bound::of(plan, target).unwrap_or_else(|e| panic!("{what} on {}: {e}", target.sm));
+        let made = match Bound::of(plan, target) {
+            Ok(made) => made,
+            Err(error) => return errors.push(format!("{what} on {}: {error}", target.sm)),
+        };
         assert_eq!(plan.nodes(), made.calls.len() as u64, "{what}: nodes are the calls");
         for unit in units(made.calls.iter().map(|(_, call)| call)) {
             found.entry(unit.key()).or_insert(unit);
@@ -111,11 +114,11 @@ fn golden() -> BTreeMap<String, Vec<String>> {
     out
 }
 
-fn jobs() -> Vec<Job> {
+fn jobs(errors: &mut Vec<String>) -> Vec<Job> {
     let name = format!("NVRTC {}.{}", COMPILER.0, COMPILER.1);
     let mut out = Vec::new();
     for target in Target::ALL {
-        for unit in bound(&target) {
+        for unit in bound(&target, errors) {
             let hash = unit.hash(target.sm, &name);
             out.push(Job { unit, sm: target.sm, hash });
         }
@@ -144,17 +147,20 @@ fn compile_all(nvrtc: Nvrtc, jobs: &[&Job]) -> Vec<Result<Vec<String>, String>> 
 /// Whether the commit's eighth holds this hash.
 fn in_the_eighth(hash: &str) -> bool {
     let seed = std::env::var("CI_COMMIT").unwrap_or_default();
-    let sum = hash.bytes().chain(seed.bytes()).fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
+    let sum =
+        hash.bytes().chain(seed.bytes()).fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
     sum % 8 == 0
 }
 
 #[test]
 fn every_kernel_of_every_plan_compiles_for_three_targets_within_its_resources() {
-    let jobs = jobs();
+    let mut unbound = Vec::new();
+    let jobs = jobs(&mut unbound);
     let golden = golden();
     let on = |name: &str| std::env::var(name).is_ok_and(|v| v == "1");
     let (bless, full) = (on("SPARKPIPE_BLESS"), on("CI_FULL"));
     let Ok(nvrtc) = Nvrtc::load() else {
+        assert!(unbound.is_empty(), "{} plans did not bind: {:#?}", unbound.len(), &unbound[..1]);
         assert!(!bless, "blessing needs NVRTC");
         println!("SKIP: NVRTC is absent, {} kernel units were bound and left uncompiled", jobs.len());
         return;
@@ -163,14 +169,15 @@ fn every_kernel_of_every_plan_compiles_for_three_targets_within_its_resources() 
         println!("SKIP: {} is not the compiler of the golden file, {} units left", nvrtc.name(), jobs.len());
         return;
     }
-    let moved = |job: &Job| {
-        golden.get(&job.key()).is_none_or(|lines| lines.iter().any(|l| !l.contains(&job.hash)))
-    };
+    let moved =
+        |job: &Job| golden.get(&job.key()).is_none_or(|lines| lines.iter().any(|l| !l.contains(&job.hash)));
     let wanted: Vec<&Job> =
         jobs.iter().filter(|j| bless || full || moved(j) || in_the_eighth(&j.hash)).collect();
     let results = compile_all(nvrtc, &wanted);
     let errors: Vec<&String> = results.iter().filter_map(|r| r.as_ref().err()).collect();
+    println!("{} of {} units failed", errors.len(), wanted.len());
     assert!(errors.is_empty(), "{} of {} units:\n{:#?}", errors.len(), wanted.len(), errors);
+    assert!(unbound.is_empty(), "{} plans did not bind, the first: {}", unbound.len(), unbound[0]);
     println!("{} of {} units compiled for {} targets", wanted.len(), jobs.len(), Target::ALL.len());
     if bless {
         let mut lines: Vec<String> = results.into_iter().flat_map(Result::unwrap).collect();

@@ -8,10 +8,16 @@ use super::call::Target;
 use super::error::{CudaError, EXIT_CONTEXT_LOST};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Oldest driver accepted: CUDA 13.0, whose NVRTC the kernels are compiled with.
 const DRIVER: c_int = 13_000;
+
+/// Variable that makes every launch outside graphs wait, so that a fault names its kernel.
+pub const SYNC_VARIABLE: &str = "SPARKPIPE_SYNC";
+
+/// The launch that was waited for last, under [`SYNC_VARIABLE`].
+static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Turns a driver result into an error. After an error that poisons the context nothing on the device can be
 /// trusted, and every later call would fail with the same code: the process says so and ends.
@@ -25,7 +31,9 @@ pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), CudaErro
     // invalid address space and program counter, launch failure. 702, 704, 705, 708, 709, 711 .. 713 and
     // 720 are not such errors, but of them only 702 (timeout) can come from a launch.
     if matches!(code, 700 | 702 | 710 | 714..=719) {
-        eprintln!("error: {call}: {name} ({code}): the CUDA context is lost");
+        let last = LAST.lock().map_or_else(|e| e.into_inner().clone(), |last| last.clone());
+        let behind = if last.is_empty() { last } else { format!(" behind {last}") };
+        eprintln!("error: {call}: {name} ({code}){behind}: the CUDA context is lost");
         std::process::exit(EXIT_CONTEXT_LOST);
     }
     Err(CudaError::Driver { call, name, code })
@@ -74,6 +82,7 @@ pub struct Device {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pub(super) stream: sys::CUstream,
+    waits: bool,
 }
 
 // SAFETY: contexts, streams, events, modules and functions may be used from any thread that made the context
@@ -122,7 +131,8 @@ impl Device {
         call!(cuCtxSetCurrent(context))?;
         let mut stream = std::ptr::null_mut();
         call!(cuStreamCreate(&mut stream, sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32))?;
-        Ok(Arc::new(Self { facts, device, context, stream }))
+        let waits = std::env::var(SYNC_VARIABLE).is_ok_and(|v| v == "1");
+        Ok(Arc::new(Self { facts, device, context, stream, waits }))
     }
 
     /// Facts.
@@ -146,6 +156,17 @@ impl Device {
         let (mut free, mut total) = (0, 0);
         call!(cuMemGetInfo_v2(&mut free, &mut total))?;
         Ok(free as u64)
+    }
+
+    /// Waits for a launch under [`SYNC_VARIABLE`], and remembers which it was.
+    pub(super) fn launched(&self, kernel: &str, launch: usize) -> Result<(), CudaError> {
+        if !self.waits {
+            return Ok(());
+        }
+        if let Ok(mut last) = LAST.lock() {
+            *last = format!("kernel {kernel} of launch {launch}");
+        }
+        call!(cuStreamSynchronize(self.stream))
     }
 
     /// Waits until the stream has done everything.

@@ -71,6 +71,7 @@ impl Arenas {
 
 /// A call with everything resolved.
 struct Prepared {
+    entry: &'static str,
     launch: usize,
     function: Function,
     shape: LaunchShape,
@@ -149,6 +150,7 @@ impl Program {
             let shape =
                 LaunchShape { grid: call.grid, block: call.block, shared: call.shared, pdl: call.pdl };
             calls.push(Prepared {
+                entry: call.entry,
                 launch: *launch,
                 function: modules.entry(&Unit::of(call), call.entry, call.shared)?,
                 shape,
@@ -179,6 +181,7 @@ impl Program {
         for call in &mut self.calls[self.first[index]..self.first[index + 1]] {
             debug_assert_eq!(call.launch, index);
             call.function.launch(&LaunchShape { pdl: false, ..call.shape }, &mut call.args)?;
+            self.device.launched(call.entry, index)?;
             self.launched += 1;
         }
         Ok(())
