@@ -1,7 +1,7 @@
 // Products of weight tiles with bf16 rows, and the one reduction tree that all of them share.
 //
 // The tree of an output is a property of (K, format): K is cut into `slices_of(K)` slices at unit boundaries, a slice
-// adds its mma results in k order from zero, and the slices are added in index order. Who computes a slice (a warp
+// adds its mma results in k order from zero, and zero and the slices are added in index order. Who computes a slice (a warp
 // of its own, a block of its own, or one warp after another slice) never changes a bit, nor does the column an
 // input row lands in: so a row has the same result alone, in a batch of 64 and in a prefill chunk.
 #pragma once
@@ -19,6 +19,7 @@ constexpr u32 slice_begin(int units, int slices, u32 s) { return u32(units) * s 
 
 /// B operands from rows in global memory: this lane's row (column g of the tile), or none.
 template <int K, bool SPLIT> struct GlobalRows {
+    static constexpr bool ROLLED = false;
     const u16* row;  // null: zeros
     u32 t;
     DEV GlobalRows(const u16* r, const Lane& l) : row(r), t(l.t) {}
@@ -32,6 +33,7 @@ template <int K, bool SPLIT> struct GlobalRows {
 
 /// B operands from rows staged in shared memory, `STRIDE` bytes apart; `k0` counts from the staged chunk.
 template <bool SPLIT, int STRIDE> struct SharedRows {
+    static constexpr bool ROLLED = true;
     const u8* lane_row;  // row g of the chunk, at this lane's first value
     DEV SharedRows(const u8* chunk, const Lane& l) : lane_row(chunk + l.g * STRIDE + (SPLIT ? 8 : 16) * l.t) {}
     DEV uint4 get(int nt, u32 k0) const {
@@ -47,61 +49,89 @@ DEV void scaled_add(float (&acc)[4], const float (&c)[4], const float (&d)[2]) {
     for (int i = 0; i < 4; i++) acc[i] = fmaf(d[i >> 1], c[i], acc[i]);
 }
 
-/// acc += unit . x for MT tiles by NB column tiles; `k0` is the unit's first value in the rows of `x`.
+/// acc += 32 values under block scales, from value `k0` of the rows, the q-th 32 of this turn.
 template <class W, int MT, int NB, class X>
-DEV void unit_product(const typename W::Regs (&w)[MT], const X& x, u32 k0, float (&acc)[MT][NB][4]) {
+DEV void scaled_product(const typename W::Open (&w)[MT], int q, const X& x, u32 k0, float (&acc)[MT][NB][4]) {
+    // Steps under one scale: both of the 32 values, or one at a time.
+    constexpr int STEPS = W::GROUP / 16;
 #pragma unroll
-    for (int q = 0; q < W::UNIT / 32; q++) {
-        if constexpr (W::GROUP == 0) {
+    for (int first = 0; first < 2; first += STEPS) {
+        u32 a[MT][STEPS][4];
+        float d[MT][2], low[MT][2];
 #pragma unroll
-            for (int step = 0; step < 2; step++)
+        for (int m = 0; m < MT; m++) {
 #pragma unroll
-                for (int part = 0; part < W::PARTS; part++) {
-                    u32 a[MT][4];
+            for (int s = 0; s < STEPS; s++) W::frag(w[m], q, first + s, 0, a[m][s]);
+            W::scales(w[m], (2 * q + first) / STEPS, d[m], low[m]);
+        }
 #pragma unroll
-                    for (int m = 0; m < MT; m++) W::frag(w[m], q, step, part, a[m]);
+        for (int n = 0; n < NB; n++) {
+            uint4 v = x.get(n, k0);
+            u32 b[2][2] = {{v.x, v.y}, {v.z, v.w}};
+            float bias[4] = {0, 0, 0, 0};
+            if constexpr (W::BIAS != 0) {
+                u32 minus[4] = {W::BIAS, W::BIAS, W::BIAS, W::BIAS};
 #pragma unroll
-                    for (int n = 0; n < NB; n++) {
-                        uint4 v = x.get(n, k0 + 32 * q);
-                        u32 b[2] = {step ? v.z : v.x, step ? v.w : v.y};
+                for (int s = 0; s < STEPS; s++) mma_bf16(bias, minus, b[first + s]);
+            }
 #pragma unroll
-                        for (int m = 0; m < MT; m++) mma_bf16(acc[m][n], a[m], b);
-                    }
-                }
-        } else {
-            // Steps under one scale: both of the 32 values, or one at a time.
-            constexpr int STEPS = W::GROUP / 16;
+            for (int m = 0; m < MT; m++) {
+                float c[4] = {bias[0], bias[1], bias[2], bias[3]};
 #pragma unroll
-            for (int first = 0; first < 2; first += STEPS) {
-                u32 a[MT][STEPS][4];
-                float d[MT][2], low[MT][2];
-#pragma unroll
-                for (int m = 0; m < MT; m++) {
-#pragma unroll
-                    for (int s = 0; s < STEPS; s++) W::frag(w[m], q, first + s, 0, a[m][s]);
-                    W::scales(w[m], (2 * q + first) / STEPS, d[m], low[m]);
-                }
-#pragma unroll
-                for (int n = 0; n < NB; n++) {
-                    uint4 v = x.get(n, k0 + 32 * q);
-                    u32 b[2][2] = {{v.x, v.y}, {v.z, v.w}};
-                    float bias[4] = {0, 0, 0, 0};
-                    if constexpr (W::BIAS != 0) {
-                        u32 minus[4] = {W::BIAS, W::BIAS, W::BIAS, W::BIAS};
-#pragma unroll
-                        for (int s = 0; s < STEPS; s++) mma_bf16(bias, minus, b[first + s]);
-                    }
-#pragma unroll
-                    for (int m = 0; m < MT; m++) {
-                        float c[4] = {bias[0], bias[1], bias[2], bias[3]};
-#pragma unroll
-                        for (int s = 0; s < STEPS; s++) mma_bf16(c, a[m][s], b[first + s]);
-                        scaled_add(acc[m][n], c, d[m]);
-                        if constexpr (W::BIAS != 0) scaled_add(acc[m][n], bias, low[m]);
-                    }
-                }
+                for (int s = 0; s < STEPS; s++) mma_bf16(c, a[m][s], b[first + s]);
+                scaled_add(acc[m][n], c, d[m]);
+                if constexpr (W::BIAS != 0) scaled_add(acc[m][n], bias, low[m]);
             }
         }
+    }
+}
+
+/// acc += 32 values without scales.
+template <class W, int MT, int NB, class X>
+DEV void plain_product(const typename W::Open (&w)[MT], const X& x, u32 k0, float (&acc)[MT][NB][4]) {
+#pragma unroll
+    for (int step = 0; step < 2; step++)
+#pragma unroll
+        for (int part = 0; part < W::PARTS; part++) {
+            u32 a[MT][4];
+#pragma unroll
+            for (int m = 0; m < MT; m++) W::frag(w[m], 0, step, part, a[m]);
+#pragma unroll
+            for (int n = 0; n < NB; n++) {
+                uint4 v = x.get(n, k0);
+                u32 b[2] = {step ? v.z : v.x, step ? v.w : v.y};
+#pragma unroll
+                for (int m = 0; m < MT; m++) mma_bf16(acc[m][n], a[m], b);
+            }
+        }
+}
+
+/// acc += unit . x for MT tiles by NB column tiles; `k0` is the unit's first value in the rows of `x`.
+template <class W, int MT, int NB, class X>
+DEV void unit_product(const typename W::Regs (&regs)[MT], const X& x, u32 k0, float (&acc)[MT][NB][4]) {
+    using Open = typename W::Open;
+    auto all = [&](Open(&w)[MT]) {
+        // A loop that stays a loop where the rows are staged: unrolled, the decoded values of all turns are alive at
+        // once and spill.
+        constexpr int TURNS = W::UNIT / W::TURN, UNROLL = X::ROLLED ? 1 : TURNS;
+#pragma unroll UNROLL
+        for (int turn = 0; turn < TURNS; turn++) {
+#pragma unroll
+            for (int q = 0; q < W::TURN / 32; q++) {
+                u32 k = k0 + W::TURN * turn + 32 * q;
+                if constexpr (W::GROUP == 0) plain_product<W, MT, NB>(w, x, k, acc);
+                else scaled_product<W, MT, NB>(w, q, x, k, acc);
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++) W::turn(w[m]);
+        }
+    };
+    if constexpr (MT == 1) {
+        Open w[1] = {Open(regs[0])};
+        all(w);
+    } else {
+        Open w[2] = {Open(regs[0]), Open(regs[1])};
+        all(w);
     }
 }
 
@@ -152,21 +182,21 @@ DEV void put_part(float* part, const Lane& l, const float (&c)[4]) {
 }
 /// Adds the slices in index order.
 template <int SLICES> DEV float sum_parts(const float* part, u32 row, u32 col) {
-    float y = part[20 * col + row];
+    float y = 0;
 #pragma unroll
-    for (int s = 1; s < SLICES; s++) y += part[s * PART + 20 * col + row];
+    for (int s = 0; s < SLICES; s++) y += part[s * PART + 20 * col + row];
     return y;
 }
 
-/// total += acc, or total = acc for the first slice; acc = 0.
-template <int MT, int NB> DEV void fold(float (&total)[MT][NB][4], float (&acc)[MT][NB][4], bool first) {
+/// total += acc; acc = 0.
+template <int MT, int NB> DEV void fold(float (&total)[MT][NB][4], float (&acc)[MT][NB][4]) {
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < NB; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                total[m][n][i] = first ? acc[m][n][i] : total[m][n][i] + acc[m][n][i];
+                total[m][n][i] += acc[m][n][i];
                 acc[m][n][i] = 0;
             }
 }
@@ -227,7 +257,6 @@ DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u3
     u32 slice = 0;
     while (slice_begin(UNITS, SLICES, slice + 1) <= u0) slice++;
     u32 bound = slice_begin(UNITS, SLICES, slice + 1);
-    bool first = true;
     for (u32 c0 = 0; c0 < chunks; c0 += AHEAD) {
 #pragma unroll
         for (int cc = 0; cc < AHEAD; cc++) {
@@ -246,8 +275,7 @@ DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u3
                 unit_product<W, MT, NB>(weights.w[cc * CU + i], rows, i * W::UNIT, acc);
                 if (u + U < u1) weights.load(cc * CU + i, src, u + U);
                 if (u + 1 == bound) {
-                    fold(total, acc, first);
-                    first = false;
+                    fold(total, acc);
                     slice++, bound = slice_begin(UNITS, SLICES, slice + 1);
                 }
             }

@@ -37,9 +37,10 @@ DEV u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i 
 /// Shift left, or right where `by` is negative; `by` is a constant after unrolling.
 DEV u32 shift(u32 w, int by) { return by >= 0 ? w << by : w >> -by; }
 
-/// Of each format: `UNIT` values of k that one load step brings, `GROUP` values under one scale (0: none), `SPLIT`
-/// order, `PARTS` bf16 terms a weight takes, `BIAS` the bf16 pair that undoes the codes' offset (0: none).
-/// `Regs` what a lane holds of a unit; `Src` where it comes from.
+/// Of each format: `UNIT` values of k that one load step brings, `TURN` of them that one turn of the loop over a unit
+/// decodes, `GROUP` values under one scale (0: none), `SPLIT` order, `PARTS` bf16 terms a weight takes, `BIAS` the
+/// bf16 pair that undoes the codes' offset (0: none). `Regs` is what a lane holds of a unit, `Src` where it comes
+/// from, `Open` the unit being decoded; `turn` brings the next values to where the first ones were.
 template <int F, int K, bool FULL> struct Weights;
 
 // ---- plain formats: row major --------------------------------------------------------------------------------
@@ -65,13 +66,15 @@ template <int K, bool FULL, int SIZE> struct RowMajor {
 };
 
 template <int K, bool FULL> struct Weights<BF16, K, FULL> {
-    static constexpr int UNIT = 32, GROUP = 0, PARTS = 1;
+    static constexpr int UNIT = 32, TURN = 32, GROUP = 0, PARTS = 1;
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0;
     using Src = RowMajor<K, FULL, 2>;
     struct Regs {
         uint4 a, b;
     };
+    using Open = Regs;
+    static DEV void turn(Open&) {}
     static DEV void load(Regs& r, const Src& s, u32 unit) { s.load(unit, 0, r.a, r.b); }
     static DEV void frag(const Regs& r, int, int step, int, u32 (&a)[4]) {
         a[0] = step ? r.a.z : r.a.x, a[1] = step ? r.b.z : r.b.x;
@@ -92,13 +95,15 @@ DEV u32 bf16_term(float lo, float hi, int part) {
 }
 
 template <int K, bool FULL> struct Weights<F16, K, FULL> {
-    static constexpr int UNIT = 32, GROUP = 0, PARTS = 2;  // 11 significant bits
+    static constexpr int UNIT = 32, TURN = 32, GROUP = 0, PARTS = 2;  // 11 significant bits
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0;
     using Src = RowMajor<K, FULL, 2>;
     struct Regs {
         uint4 a, b;
     };
+    using Open = Regs;
+    static DEV void turn(Open&) {}
     static DEV void load(Regs& r, const Src& s, u32 unit) { s.load(unit, 0, r.a, r.b); }
     static DEV u32 term(u32 pair, int part) {
         return bf16_term(f16_to_f32(u16(pair)), f16_to_f32(u16(pair >> 16)), part);
@@ -111,13 +116,15 @@ template <int K, bool FULL> struct Weights<F16, K, FULL> {
 };
 
 template <int K, bool FULL> struct Weights<F32, K, FULL> {
-    static constexpr int UNIT = 32, GROUP = 0, PARTS = 3;  // 24 significant bits
+    static constexpr int UNIT = 32, TURN = 32, GROUP = 0, PARTS = 3;  // 24 significant bits
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0;
     using Src = RowMajor<K, FULL, 4>;
     struct Regs {
         uint4 a[2], b[2];
     };
+    using Open = Regs;
+    static DEV void turn(Open&) {}
     static DEV void load(Regs& r, const Src& s, u32 unit) {
         s.load(unit, 0, r.a[0], r.b[0]);
         s.load(unit, 16, r.a[1], r.b[1]);
@@ -149,7 +156,7 @@ template <bool FULL, int WIDTH> struct Plane {
 };
 
 template <int K, bool FULL> struct Weights<Q8_0, K, FULL> {
-    static constexpr int UNIT = 32, GROUP = 32, PARTS = 1;
+    static constexpr int UNIT = 32, TURN = 32, GROUP = 32, PARTS = 1;
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0;
     struct Src {
@@ -164,6 +171,8 @@ template <int K, bool FULL> struct Weights<Q8_0, K, FULL> {
         uint2 a, b;
         u16 da, db;
     };
+    using Open = Regs;
+    static DEV void turn(Open&) {}
     static DEV void load(Regs& r, const Src& s, u32 u) {
         r.a = ld8_stream(s.codes.row0(u)), r.b = ld8_stream(s.codes.row1(u));
         r.da = ld2_stream(s.d.row0(u)), r.db = ld2_stream(s.d.row1(u));
@@ -181,24 +190,34 @@ template <int K, bool FULL> struct Weights<Q8_0, K, FULL> {
     }
 };
 
-/// What Q4_K and Q5_K share: a unit is half a block, the 16 bytes d, dmin and twelve packed six-bit scales and minima
-/// are those of its block. `OFFSET` is what the codes are raised by.
+/// Scales and minima of two rows of half a block of Q4_K or Q5_K, from the 16 bytes d, dmin and twelve packed
+/// six-bit numbers of each row's block. `OFFSET` is what the codes are raised by.
 template <int OFFSET> struct KScales {
-    uint4 head;
-    u32 half;
-    /// d = d * scale_j; m = dmin / OFFSET * min_j, which is the rounded dmin * min_j over a power of two.
-    DEV void get(int j, float& d, float& m) const {
-        float d0 = f16_to_f32(u16(head.x)), m0 = f16_to_f32(u16(head.x >> 16)) * (1.0f / OFFSET);
-        u32 sc = half ? (head.w & 0x0f0f0f0fu) | ((head.y >> 2) & 0x30303030u) : head.y & 0x3f3f3f3fu;
-        u32 mn = half ? ((head.w >> 4) & 0x0f0f0f0fu) | ((head.z >> 2) & 0x30303030u) : head.z & 0x3f3f3f3fu;
-        d = times_byte(sc, j, d0, -TWO23 * d0);
-        m = times_byte(mn, j, m0, -TWO23 * m0);
+    u32 sc[2], mn[2];
+    float d[2], m[2];
+    DEV KScales(const uint4& a, const uint4& b, u32 half) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint4& h = i ? b : a;
+            d[i] = f16_to_f32(u16(h.x)), m[i] = f16_to_f32(u16(h.x >> 16)) * (1.0f / OFFSET);
+            sc[i] = half ? (h.w & 0x0f0f0f0fu) | ((h.y >> 2) & 0x30303030u) : h.y & 0x3f3f3f3fu;
+            mn[i] = half ? ((h.w >> 4) & 0x0f0f0f0fu) | ((h.z >> 2) & 0x30303030u) : h.z & 0x3f3f3f3fu;
+        }
     }
+    /// dd = d * scale_j; mm = dmin / OFFSET * min_j, which is the rounded dmin * min_j over a power of two.
+    DEV void get(int j, float (&dd)[2], float (&mm)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            dd[i] = times_byte(sc[i], j, d[i], -TWO23 * d[i]);
+            mm[i] = times_byte(mn[i], j, m[i], -TWO23 * m[i]);
+        }
+    }
+    DEV void turn() { sc[0] >>= 16, sc[1] >>= 16, mn[0] >>= 16, mn[1] >>= 16; }
 };
 
 template <int K, bool FULL> struct Weights<Q4_K, K, FULL> {
     // Codes as 16 + q: the sum over 16 is taken off by an mma of x with -16, which the minima need anyway.
-    static constexpr int UNIT = 128, GROUP = 32, PARTS = 1, BLOCKS = K / 256;
+    static constexpr int UNIT = 128, TURN = 64, GROUP = 32, PARTS = 1, BLOCKS = K / 256;
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0xc180c180u;
     struct Src {
@@ -210,29 +229,32 @@ template <int K, bool FULL> struct Weights<Q4_K, K, FULL> {
             : codes(tile, r, 16 * l.t), head(tile + r.rows * BLOCKS * 128, r, 0) {}
     };
     struct Regs {
-        uint4 a, b;
-        KScales<16> sa, sb;
+        uint4 a, b, ha, hb;
+        u32 half;
     };
+    struct Open {
+        uint4 a, b;
+        KScales<16> s;
+        DEV Open(const Regs& r) : a(r.a), b(r.b), s(r.ha, r.hb, r.half) {}
+    };
+    static DEV void turn(Open& r) { r.a.x = r.a.z, r.a.y = r.a.w, r.b.x = r.b.z, r.b.y = r.b.w, r.s.turn(); }
     static DEV void load(Regs& r, const Src& s, u32 u) {
         r.a = ld16_stream(s.codes.row0(u)), r.b = ld16_stream(s.codes.row1(u));
-        r.sa.head = ld16_keep(s.head.row0(u / 2)), r.sb.head = ld16_keep(s.head.row1(u / 2));
-        r.sa.half = r.sb.half = u & 1;
+        r.ha = ld16_keep(s.head.row0(u / 2)), r.hb = ld16_keep(s.head.row1(u / 2));
+        r.half = u & 1;
     }
     static DEV u32 pair(u32 w, int by) { return (shift(w, by) & 0x00780078u) | 0x41804180u; }
-    static DEV void frag(const Regs& r, int q, int step, int, u32 (&a)[4]) {
-        int nibble = 4 * (q & 1), w = 2 * (q >> 1) + step;
-        u32 u = word_of(r.a, w), v = word_of(r.b, w);
+    static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
+        int nibble = 4 * q;
+        u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
         a[0] = pair(u, 3 - nibble), a[1] = pair(v, 3 - nibble);
         a[2] = pair(u, -5 - nibble), a[3] = pair(v, -5 - nibble);
     }
-    static DEV void scales(const Regs& r, int q, float (&d)[2], float (&m)[2]) {
-        r.sa.get(q, d[0], m[0]);
-        r.sb.get(q, d[1], m[1]);
-    }
+    static DEV void scales(const Open& r, int q, float (&d)[2], float (&m)[2]) { r.s.get(q, d, m); }
 };
 
 template <int K, bool FULL> struct Weights<Q5_K, K, FULL> {
-    static constexpr int UNIT = 128, GROUP = 32, PARTS = 1, BLOCKS = K / 256;
+    static constexpr int UNIT = 128, TURN = 64, GROUP = 32, PARTS = 1, BLOCKS = K / 256;
     static constexpr bool SPLIT = false;
     static constexpr u32 BIAS = 0xc200c200u;  // codes as 32 + q
     struct Src {
@@ -246,35 +268,42 @@ template <int K, bool FULL> struct Weights<Q5_K, K, FULL> {
               head(tile + r.rows * BLOCKS * 160, r, 0) {}
     };
     struct Regs {
-        uint4 a, b;
-        uint2 fa, fb;  // bit q of a byte: the fifth bit of sub-block q of this half
-        KScales<32> sa, sb;
+        uint4 a, b, ha, hb;
+        uint2 fa, fb;
+        u32 half;
     };
+    struct Open {
+        uint4 a, b;
+        uint2 fa, fb;  // bit q of a byte: the fifth bit of the turn's sub-block q
+        KScales<32> s;
+        DEV Open(const Regs& r) : a(r.a), b(r.b), fa(r.fa), fb(r.fb), s(r.ha, r.hb, r.half) { down(4 * r.half); }
+        DEV void down(u32 by) { fa.x >>= by, fa.y >>= by, fb.x >>= by, fb.y >>= by; }
+    };
+    static DEV void turn(Open& r) {
+        r.a.x = r.a.z, r.a.y = r.a.w, r.b.x = r.b.z, r.b.y = r.b.w, r.s.turn(), r.down(2);
+    }
     static DEV void load(Regs& r, const Src& s, u32 u) {
         r.a = ld16_stream(s.codes.row0(u)), r.b = ld16_stream(s.codes.row1(u));
         r.fa = ld8_keep(s.fifth.row0(u / 2)), r.fb = ld8_keep(s.fifth.row1(u / 2));
-        r.sa.head = ld16_keep(s.head.row0(u / 2)), r.sb.head = ld16_keep(s.head.row1(u / 2));
-        r.sa.half = r.sb.half = u & 1;
+        r.ha = ld16_keep(s.head.row0(u / 2)), r.hb = ld16_keep(s.head.row1(u / 2));
+        r.half = u & 1;
     }
     /// `f` holds the bit wanted at bit 0 or, of the second pair, 8.
     static DEV u32 pair(u32 w, int by, u32 f, int fby) {
         return ((shift(w, by) & 0x003c003cu) | 0x42004200u) | (shift(f, fby) & 0x00400040u);
     }
-    static DEV void frag(const Regs& r, int q, int step, int, u32 (&a)[4]) {
-        int nibble = 4 * (q & 1), w = 2 * (q >> 1) + step;
-        u32 u = word_of(r.a, w), v = word_of(r.b, w), down = 4 * r.sa.half;
-        u32 fu = (step ? r.fa.y : r.fa.x) >> down, fv = (step ? r.fb.y : r.fb.x) >> down;
+    static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
+        int nibble = 4 * q;
+        u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
+        u32 fu = step ? r.fa.y : r.fa.x, fv = step ? r.fb.y : r.fb.x;
         a[0] = pair(u, 2 - nibble, fu, 6 - q), a[1] = pair(v, 2 - nibble, fv, 6 - q);
         a[2] = pair(u, -6 - nibble, fu, -2 - q), a[3] = pair(v, -6 - nibble, fv, -2 - q);
     }
-    static DEV void scales(const Regs& r, int q, float (&d)[2], float (&m)[2]) {
-        r.sa.get(q, d[0], m[0]);
-        r.sb.get(q, d[1], m[1]);
-    }
+    static DEV void scales(const Open& r, int q, float (&d)[2], float (&m)[2]) { r.s.get(q, d, m); }
 };
 
 template <int K, bool FULL> struct Weights<Q6_K, K, FULL> {
-    static constexpr int UNIT = 128, GROUP = 16, PARTS = 1, BLOCKS = K / 256;
+    static constexpr int UNIT = 128, TURN = 64, GROUP = 16, PARTS = 1, BLOCKS = K / 256;
     static constexpr bool SPLIT = true;
     static constexpr u32 BIAS = 0;
     struct Src {
@@ -293,6 +322,21 @@ template <int K, bool FULL> struct Weights<Q6_K, K, FULL> {
         uint2 ha, hb, sa, sb;
         u16 da, db;
     };
+    struct Open {
+        uint4 a, b;
+        uint2 ha, hb, sa, sb;
+        float da, db;
+        // A signed byte plus 128 is its byte with the top bit turned.
+        DEV Open(const Regs& r)
+            : a(r.a), b(r.b), ha(r.ha), hb(r.hb), sa(make_uint2(r.sa.x ^ TOP, r.sa.y ^ TOP)),
+              sb(make_uint2(r.sb.x ^ TOP, r.sb.y ^ TOP)), da(f16_to_f32(r.da)), db(f16_to_f32(r.db)) {}
+    };
+    static constexpr u32 TOP = 0x80808080u;
+    static DEV void turn(Open& r) {
+        r.a = make_uint4(r.a.x >> 4, r.a.y >> 4, r.a.z >> 4, r.a.w >> 4);
+        r.b = make_uint4(r.b.x >> 4, r.b.y >> 4, r.b.z >> 4, r.b.w >> 4);
+        r.ha.x >>= 4, r.ha.y >>= 4, r.hb.x >>= 4, r.hb.y >>= 4, r.sa.x = r.sa.y, r.sb.x = r.sb.y;
+    }
     static DEV void load(Regs& r, const Src& s, u32 u) {
         r.a = ld16_stream(s.low.row0(u)), r.b = ld16_stream(s.low.row1(u));
         r.ha = ld8_stream(s.high.row0(u)), r.hb = ld8_stream(s.high.row1(u));
@@ -304,24 +348,20 @@ template <int K, bool FULL> struct Weights<Q6_K, K, FULL> {
         u32 q = ((shift(w, by) & 0x000f000fu) | 0x43004300u) | (shift(h, hby) & 0x00300030u);
         return sub_bf16x2(q, 0x43204320u);
     }
-    static DEV void frag(const Regs& r, int q, int step, int, u32 (&a)[4]) {
-        int nibble = 4 * (q >> 1), w = 2 * (q & 1) + step;
+    static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
+        int w = 2 * q + step;
         u32 u = word_of(r.a, w), v = word_of(r.b, w), hu = step ? r.ha.y : r.ha.x, hv = step ? r.hb.y : r.hb.x;
-        a[0] = pair(u, -nibble, hu, 4 - 2 * q), a[1] = pair(v, -nibble, hv, 4 - 2 * q);
-        a[2] = pair(u, -8 - nibble, hu, -4 - 2 * q), a[3] = pair(v, -8 - nibble, hv, -4 - 2 * q);
+        a[0] = pair(u, 0, hu, 4 - 2 * q), a[1] = pair(v, 0, hv, 4 - 2 * q);
+        a[2] = pair(u, -8, hu, -4 - 2 * q), a[3] = pair(v, -8, hv, -4 - 2 * q);
     }
-    static DEV float scale(const uint2& s, u16 d, int j) {
-        // A signed byte plus 128 is its byte with the top bit turned.
-        float b = byte_and_23((j < 4 ? s.x : s.y) ^ 0x80808080u, j & 3) - (TWO23 + 128.0f);
-        return f16_to_f32(d) * b;
-    }
-    static DEV void scales(const Regs& r, int j, float (&d)[2], float (&)[2]) {
-        d[0] = scale(r.sa, r.da, j), d[1] = scale(r.sb, r.db, j);
+    static DEV void scales(const Open& r, int j, float (&d)[2], float (&)[2]) {
+        d[0] = r.da * (byte_and_23(r.sa.x, j) - (TWO23 + 128.0f));
+        d[1] = r.db * (byte_and_23(r.sb.x, j) - (TWO23 + 128.0f));
     }
 };
 
 template <int K, bool FULL> struct Weights<Q2_K, K, FULL> {
-    static constexpr int UNIT = 256, GROUP = 16, PARTS = 1, BLOCKS = K / 256;
+    static constexpr int UNIT = 256, TURN = 128, GROUP = 16, PARTS = 1, BLOCKS = K / 256;
     static constexpr bool SPLIT = true;
     static constexpr u32 BIAS = 0xc080c080u;  // codes as 4 + q
     struct Src {
@@ -337,26 +377,29 @@ template <int K, bool FULL> struct Weights<Q2_K, K, FULL> {
         uint4 a, b, sa, sb;
         u32 da, db;
     };
+    using Open = Regs;
+    static DEV void turn(Open& r) {
+        r.a.x = r.a.z, r.a.y = r.a.w, r.b.x = r.b.z, r.b.y = r.b.w;
+        r.sa.x = r.sa.z, r.sa.y = r.sa.w, r.sb.x = r.sb.z, r.sb.y = r.sb.w;
+    }
     static DEV void load(Regs& r, const Src& s, u32 u) {
         r.a = ld16_stream(s.codes.row0(u)), r.b = ld16_stream(s.codes.row1(u));
         r.sa = ld16_stream(s.sc.row0(u)), r.sb = ld16_stream(s.sc.row1(u));
         r.da = ld4_stream(s.d.row0(u)), r.db = ld4_stream(s.d.row1(u));
     }
     static DEV u32 pair(u32 w, int by) { return (shift(w, by) & 0x00600060u) | 0x40804080u; }
-    static DEV void frag(const Regs& r, int q, int step, int, u32 (&a)[4]) {
-        int half = q >> 2, group = q & 3;
-        u32 u = word_of(r.a, 2 * half + step), v = word_of(r.b, 2 * half + step);
-        a[0] = pair(u, 5 - 2 * group), a[1] = pair(v, 5 - 2 * group);
-        a[2] = pair(u, -3 - 2 * group), a[3] = pair(v, -3 - 2 * group);
+    static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
+        u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
+        a[0] = pair(u, 5 - 2 * q), a[1] = pair(v, 5 - 2 * q);
+        a[2] = pair(u, -3 - 2 * q), a[3] = pair(v, -3 - 2 * q);
     }
-    static DEV void scale(const uint4& s, u32 dm, int j, float& d, float& m) {
+    static DEV void scale(u32 w, u32 dm, int j, float& d, float& m) {
         float d0 = f16_to_f32(u16(dm)), m0 = f16_to_f32(u16(dm >> 16)) * 0.25f;
-        u32 w = word_of(s, j >> 2);
         d = times_byte(w & 0x0f0f0f0fu, j & 3, d0, -TWO23 * d0);
         m = times_byte((w >> 4) & 0x0f0f0f0fu, j & 3, m0, -TWO23 * m0);
     }
-    static DEV void scales(const Regs& r, int j, float (&d)[2], float (&m)[2]) {
-        scale(r.sa, r.da, j, d[0], m[0]);
-        scale(r.sb, r.db, j, d[1], m[1]);
+    static DEV void scales(const Open& r, int j, float (&d)[2], float (&m)[2]) {
+        scale(j < 4 ? r.sa.x : r.sa.y, r.da, j, d[0], m[0]);
+        scale(j < 4 ? r.sb.x : r.sb.y, r.db, j, d[1], m[1]);
     }
 };

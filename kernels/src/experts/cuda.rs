@@ -8,7 +8,7 @@ use crate::cuda::call::{Arg, BindError, KernelCall, PlanView, Source, Target};
 use crate::cuda::helpers::{NULL, bf16_class, define, refused};
 use crate::formats::Format;
 use crate::linear::Matrix;
-use crate::linear::cuda::{format_name, slices};
+use crate::linear::cuda::{format_name, slices, tiles_of_a_warp};
 use crate::numeric::ActKind;
 
 /// The kernels.
@@ -110,17 +110,7 @@ impl Product<'_> {
 
     fn tile_standing(&self, pairs: usize, target: &Target) -> Tile {
         let want = (pairs / self.groups.experts.max(1)).div_ceil(16).next_power_of_two().clamp(1, 4) * 2;
-        let plain = matches!(self.w.format, Format::Bf16 | Format::Q8_0);
-        let heavy = matches!(self.w.format, Format::Q5_K | Format::F32 | Format::F16);
-        // 255 registers, as in linear: two tiles by eight columns only without block scales.
-        let (mt, nb) = match (self.up.is_some(), want) {
-            (true, _) if heavy => (2, 2),
-            (true, 8) if plain => (2, 8),
-            (true, w) => (2, w.min(4)),
-            (false, 8) => (1, 8),
-            (false, _) if heavy => (2, 2),
-            (false, w) => (2, w),
-        };
+        let (mt, nb) = tiles_of_a_warp(&[self.w.format], self.up.is_some(), want, target);
         let chunk = if self.w.format == Format::Q2_K { 256 } else { 128 };
         let each = if self.up.is_some() { 1 } else { mt };
         let warps = self.w.n.div_ceil(16).div_ceil(each).min(8);

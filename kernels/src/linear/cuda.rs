@@ -73,6 +73,28 @@ fn depth_of(formats: &[Format]) -> usize {
     if formats.iter().any(|f| matches!(f, Format::Q5_K | Format::F32)) { 2 } else { 4 }
 }
 
+/// Weight tiles and column tiles of a warp (at most `want`) that 255 registers hold without a spill: two sums of
+/// each output are alive. A pair of gate and up takes two weight tiles.
+pub(crate) fn tiles_of_a_warp(formats: &[Format], pair: bool, want: usize, target: &Target) -> (usize, usize) {
+    let any = |of: &[Format]| formats.iter().any(|f| of.contains(f));
+    let wide = if any(&[Format::F32, Format::F16, Format::Q5_K]) {
+        2
+    } else if any(&[Format::Q4_K, Format::Q6_K, Format::Q2_K]) {
+        if target.sm == Target::SM_90A.sm { 4 } else { 2 }
+    } else {
+        8
+    };
+    if pair || want <= 2 {
+        (2, want.min(wide))
+    } else if wide == 8 {
+        (2, want)
+    } else if wide == 2 && any(&[Format::F32, Format::F16, Format::Q5_K]) {
+        (1, want.min(4))
+    } else {
+        (1, want)
+    }
+}
+
 /// Constants of the kernel for many rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
@@ -100,17 +122,8 @@ impl Tile {
         tiles: usize,
         target: &Target,
     ) -> Self {
-        let plain = formats.iter().all(|f| matches!(f, Format::Bf16 | Format::Q8_0));
         let want = rows.div_ceil(8).next_power_of_two().clamp(2, 8);
-        // 255 registers hold two tiles by eight columns of BF16, half of that with block scales.
-        let (mt, nb) = match (plain, silu) {
-            (true, _) => (2, want),
-            (false, true) => (2, want.min(4)),
-            (false, false) if want == 8 => (1, 8),
-            (false, false) => (2, want),
-        };
-        let five = formats.iter().any(|f| matches!(f, Format::Q5_K | Format::F32 | Format::F16));
-        let nb = if five && mt == 2 { nb.min(2) } else { nb };
+        let (mt, nb) = tiles_of_a_warp(formats, silu, want, target);
         let chunk = if formats.contains(&Format::Q2_K) { 256 } else { 128 };
         let each = if silu { 1 } else { mt };
         let columns = rows.div_ceil(8 * nb);

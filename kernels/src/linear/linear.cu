@@ -162,9 +162,9 @@ DEV bool merge_slices(float (&acc)[MT][NB_][4], float4* partials, u32* counters,
         float4 part[SLICES];
 #pragma unroll
         for (u32 s = 0; s < SLICES; s++) part[s] = ld_fresh4((const float*)(mine + (s * FRAGMENTS + f) * 32));
-        float4 sum = part[0];
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (u32 s = 1; s < SLICES; s++) sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
+        for (u32 s = 0; s < SLICES; s++) sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
         float(&c)[4] = acc[f / NB_][f % NB_];
         c[0] = sum.x, c[1] = sum.y, c[2] = sum.z, c[3] = sum.w;
     }
