@@ -99,7 +99,7 @@ fn tiles_of_rows_and_wide_heads() {
     run(shape(2, 6, 256, true), &[(133, 7), (9, 9)], false);
     run(shape(2, 2, 64, true), &[(1200, 40)], false);
     run(shape(2, 4, 32, false), &[(70, 70), (1, 1), (130, 2)], false);
-    run(shape(1, 1, 512, false), &[(70, 3)], false);
+    run(shape(1, 1, 512, false), &[(70, 9)], false);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod emulator;
 mod argmax;
 mod attend;
 mod conv;
+mod delta;
 mod embed;
 mod experts;
 mod fold;
