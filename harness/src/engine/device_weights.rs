@@ -1,10 +1,12 @@
 //! A pack's weights in device memory: uploaded from its file, or made where they are used.
 use super::{EngineError, EngineSize, Plans};
-use crate::manifest::ManifestError;
+use crate::manifest::{Entry, ManifestError};
 use crate::pack::{Pack, PackError};
-use crate::synth::payload::{container, parts};
+use crate::synth::payload::{container, named};
+use crate::synth::values::{Fill, UNIT, stream_key};
 use kernels::cuda::driver::DeviceBuffer;
-use kernels::cuda::weights::{planar_stacks, upload};
+use kernels::cuda::synth::Stream;
+use kernels::cuda::weights::{Stack, planar_stacks, upload};
 use kernels::cuda::{Cuda, CudaError};
 use kernels::numeric::NumericClass;
 use std::sync::Arc;
@@ -27,8 +29,8 @@ pub enum WeightsError {
     Manifest(#[from] ManifestError),
 }
 
-/// Brings the payload of `pack` to the device. A pack without a file is made from `seed`, part by part, on all
-/// processors: no disk and no whole copy in memory is needed.
+/// Brings the payload of `pack` to the device. A pack without a file is made from `seed` by the device itself: no
+/// disk is needed, and the values are those that `sparkpipe synth` would write.
 ///
 /// # Errors
 /// [`WeightsError`].
@@ -51,8 +53,26 @@ pub fn device_weights(
     };
     let buffer = DeviceBuffer::new(&cuda.device, h.manifest.payload, "weights")?;
     let container = container(&h.recipe, &h.manifest);
-    parts(&h.model, container, &h.manifest, seed, true, |at, bytes| -> Result<(), WeightsError> {
-        Ok(buffer.write(at, bytes)?)
-    })?;
+    for (entry, name) in named(&h.model, container, &h.manifest)? {
+        let (stack, stream) = (stack(entry)?, stream(entry, seed, &name));
+        cuda.synth(&buffer, entry.offset, &stack, &stream)?;
+    }
     Ok(Arc::new(buffer))
+}
+
+/// The tensor as equal matrices; a vector is one row.
+fn stack(entry: &Entry) -> Result<Stack, ManifestError> {
+    let from_end = |i: usize| entry.shape.iter().rev().nth(i).map_or(1, |v| *v as usize);
+    let count = entry.shape.iter().rev().skip(2).product::<u64>() as usize;
+    Ok(Stack { format: entry.parsed_format()?, n: from_end(1), k: from_end(0), count })
+}
+
+/// The values of a tensor as the device makes them.
+fn stream(entry: &Entry, seed: u64, name: &str) -> Stream {
+    let (centre, deviation) = match Fill::for_shape(&entry.shape) {
+        Fill::Normal(deviation) => (0.0, deviation),
+        Fill::Around { centre, deviation } => (centre, deviation),
+        Fill::Constant(value) => (value, 0.0),
+    };
+    Stream { key: stream_key(seed, name), centre, deviation, unit: UNIT }
 }

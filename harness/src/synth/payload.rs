@@ -35,6 +35,22 @@ pub fn container(recipe: &Recipe, manifest: &Manifest) -> Container {
     }
 }
 
+/// Every tensor of `manifest` with the name that keys its values.
+///
+/// # Errors
+/// A manifest with a tensor that the model lacks.
+pub fn named<'m>(
+    model: &Model,
+    container: Container,
+    manifest: &'m Manifest,
+) -> Result<Vec<(&'m Entry, String)>, ManifestError> {
+    let specs = model.tensors().into_iter().chain(model.draft_tensors());
+    let names: BTreeMap<String, String> =
+        specs.map(|s| (s.name, if container == Container::Gguf { s.gguf } else { s.hf })).collect();
+    let name = |e: &Entry| names.get(&e.name).cloned().ok_or_else(|| ManifestError::Missing(e.name.clone()));
+    manifest.entries.iter().map(|e| Ok((e, name(e)?))).collect()
+}
+
 /// Makes the payload of `manifest` and hands each part to `put(offset, bytes)`, on this thread and in no order.
 /// With `planar`, matrices of blocks come in planes.
 ///
@@ -48,15 +64,9 @@ pub fn parts<E: From<ManifestError>>(
     planar: bool,
     mut put: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let specs: Vec<_> = model.tensors().into_iter().chain(model.draft_tensors()).collect();
-    let names: BTreeMap<&str, &str> = specs
-        .iter()
-        .map(|s| (s.name.as_str(), if container == Container::Gguf { &*s.gguf } else { &*s.hf }))
-        .collect();
+    let named = named(model, container, manifest)?;
     let mut all = Vec::new();
-    for entry in &manifest.entries {
-        let name = names.get(entry.name.as_str()).copied();
-        let name = name.ok_or_else(|| ManifestError::Missing(entry.name.clone()))?;
+    for (entry, name) in &named {
         cut(entry, name, entry.parsed_format()?, planar, &mut all);
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -117,6 +127,7 @@ impl Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::model::write_model;
+    use super::super::values::stream_key;
     use super::*;
     use crate::containers::open;
     use crate::families::TINY;
@@ -168,5 +179,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The hashes that the device's kernels are compared with (kernels/tests/emulated/synth.rs) are of these bytes.
+    #[test]
+    fn the_bytes_that_devices_must_make_have_the_recorded_hashes() {
+        let recorded = include_str!("../../../kernels/tests/emulated/synth.csv");
+        let mut have = String::new();
+        for format in Format::ALL {
+            let mut values = vec![0.0; 2 * 20 * 512];
+            fill(Fill::Normal(0.03), 9, "device", 0, &mut values);
+            let mut bytes = Vec::new();
+            encode(dtype(format).unwrap(), &values, &mut bytes).unwrap();
+            let each = bytes.len() / 2;
+            let planar = bytes.chunks(each).flat_map(|m| to_planar(format, 20, 512, m).unwrap());
+            let hash = blake3::hash(&planar.collect::<Vec<u8>>()).to_hex()[..32].to_owned();
+            have += &format!("{},{},{hash}\n", format.name(), stream_key(9, "device"));
+        }
+        assert_eq!(recorded, have, "kernels/tests/emulated/synth.csv holds other bytes");
     }
 }

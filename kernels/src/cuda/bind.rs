@@ -41,34 +41,15 @@ pub fn workspace(op: &Op, plan: &PlanView, target: &Target) -> u64 {
     }
 }
 
-/// Operations whose kernels keep no workspace, and those whose binding is not written yet: an inherent method
-/// of the same name wins over this one.
-trait Unbound {
-    fn bind(&self, _plan: &PlanView, _target: &Target) -> Result<Vec<KernelCall>, BindError> {
-        let value = "not written".into();
-        Err(BindError::Shape { op: "this op", field: "binding", value, limit: "a written one" })
-    }
-
+/// Operations whose kernels keep no workspace: an inherent method of the same name wins over this one.
+trait NoWorkspace {
     fn workspace(&self, _plan: &PlanView, _target: &Target) -> u64 {
         0
     }
 }
 
-macro_rules! unbound {
-    ($($t:ty),* $(,)?) => { $(impl Unbound for $t {})* };
-}
-
-unbound!(
-    crate::embed::Embed,
-    crate::norm::Norm,
-    crate::linear::Linear,
-    crate::rope::Rope,
-    crate::attend::Attend,
-    crate::conv::Conv,
-    crate::delta::Delta,
-    crate::route::Route,
-    crate::experts::ExpertUp,
-    crate::experts::ExpertDown,
-    crate::fold::Fold,
-    crate::argmax::Argmax,
-);
+impl NoWorkspace for crate::embed::Embed {}
+impl NoWorkspace for crate::norm::Norm {}
+impl NoWorkspace for crate::rope::Rope {}
+impl NoWorkspace for crate::conv::Conv {}
+impl NoWorkspace for crate::fold::Fold {}

@@ -43,6 +43,13 @@ DEV float f16_to_f32(u16 h) {
     u32 special = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
     return __uint_as_float(__float_as_uint(m) | special | u32(h & 0x8000) << 16);
 }
+/// Binary16 to nearest even.
+DEV u16 f32_to_f16(float x) {
+    _Float16 h = (_Float16)x;
+    u16 out;
+    __builtin_memcpy(&out, &h, 2);
+    return out;
+}
 /// a - b of bf16 pairs, each rounded once.
 DEV u32 sub_bf16x2(u32 a, u32 b) { return pack_bf16(bf16_lo(a) - bf16_lo(b), bf16_hi(a) - bf16_hi(b)); }
 DEV u32 add_bf16x2(u32 a, u32 b) { return pack_bf16(bf16_lo(a) + bf16_lo(b), bf16_hi(a) + bf16_hi(b)); }
@@ -60,6 +67,11 @@ DEV u16 f32_to_bf16(float x) {
 DEV float f16_to_f32(u16 h) {
     float out;
     asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(h));
+    return out;
+}
+DEV u16 f32_to_f16(float x) {
+    u16 out;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(x));
     return out;
 }
 DEV u32 sub_bf16x2(u32 a, u32 b) {

@@ -15,6 +15,7 @@ pub mod nvrtc;
 pub mod probe;
 pub mod program;
 pub mod source;
+pub mod synth;
 pub mod unit;
 pub mod util;
 pub mod weights;

@@ -5,7 +5,7 @@ use super::driver::{Device, DeviceBuffer, Event};
 use super::error::CudaError;
 use super::graph::{Function, Graph, LaunchShape, Module};
 use super::unit::{Compiler, Unit, UnitKey, units};
-use crate::buffer::{Arena, Buffer};
+use crate::buffer::{Arena, BufId, Buffer};
 use crate::host::LaunchTime;
 use crate::numeric::StepShape;
 use crate::plan::Plan;
@@ -249,19 +249,26 @@ impl Program {
     }
 }
 
-/// The eight bytes of an argument.
+/// The eight bytes of an argument of a plan's kernel.
 fn resolve(arg: Arg, plan: &Plan, arenas: &Arenas) -> u64 {
-    let at = |id| {
-        let buffer: &Buffer = plan.buffer(id);
-        arenas.arena(buffer.arena).address(buffer.offset)
-    };
+    match arg {
+        Arg::Shape => arenas.shape.address(0),
+        Arg::Work(offset) => arenas.work.address(offset),
+        other => constant(other, &|id| {
+            let buffer: &Buffer = plan.buffer(id);
+            arenas.arena(buffer.arena).address(buffer.offset)
+        }),
+    }
+}
+
+/// The eight bytes of an argument that is a number or lies in a buffer; zero for the step's shape and workspace.
+pub(super) fn constant(arg: Arg, at: &dyn Fn(BufId) -> u64) -> u64 {
     match arg {
         Arg::Buf(id) => at(id),
         Arg::BufAt(id, offset) => at(id) + offset,
         Arg::U32(value) => u64::from(value),
         Arg::F32(value) => u64::from(value.to_bits()),
         Arg::U64(value) => value,
-        Arg::Shape => arenas.shape.address(0),
-        Arg::Work(offset) => arenas.work.address(offset),
+        Arg::Shape | Arg::Work(_) => 0,
     }
 }

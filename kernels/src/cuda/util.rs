@@ -18,10 +18,14 @@ impl Cuda {
     /// # Errors
     /// [`CudaError`] of the compiler or the driver.
     pub fn function(&self, source: &'static Source, entry: &str) -> Result<Function, CudaError> {
-        let unit = Unit::new(source, Vec::new());
+        self.unit_function(&Unit::new(source, Vec::new()), entry)
+    }
+
+    /// The entry point `entry` of `unit`, compiled and loaded where it is not yet.
+    pub(super) fn unit_function(&self, unit: &Unit, entry: &str) -> Result<Function, CudaError> {
         let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        modules.load(&self.device, &self.compiler, std::slice::from_ref(&unit))?;
-        modules.entry(&unit, entry, 0)
+        modules.load(&self.device, &self.compiler, std::slice::from_ref(unit))?;
+        modules.entry(unit, entry, 0)
     }
 
     /// Copies `(from, to, bytes)` inside `buffer`, all multiples of 16, in stream order of the call and waits.

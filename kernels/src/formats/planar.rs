@@ -122,6 +122,42 @@ impl Tile {
     }
 }
 
+/// Where one byte of a block goes. Of block `b` in row `r` of a tile of `rows` rows of `per_row` blocks it is byte
+/// `rows * (per_row * before + b * plane + first) + r * piece + at` of the tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Byte of the block.
+    pub from: u16,
+    /// Bytes of the planes before its own, of one block.
+    pub before: u16,
+    /// Bytes of its plane, of one block.
+    pub plane: u16,
+    /// First byte of its piece in the plane.
+    pub first: u16,
+    /// Bytes of the piece.
+    pub piece: u16,
+    /// Byte in the piece.
+    pub at: u16,
+}
+
+/// The move of every byte of a block, for kernels that write planes; empty where the format stays row-major.
+#[must_use]
+pub fn block_map(format: Format) -> Vec<Moved> {
+    let (mut out, mut before) = (Vec::new(), 0);
+    for p in planes(format) {
+        let piece = p.order.piece(p.bytes);
+        for i in 0..p.bytes {
+            let (first, at) = (i / piece * piece, i % piece);
+            let from = p.at + p.order.source(i);
+            let [from, before, plane, first, piece, at] =
+                [from, before, p.bytes, first, piece, at].map(|v| v as u16);
+            out.push(Moved { from, before, plane, first, piece, at });
+        }
+        before += p.bytes;
+    }
+    out
+}
+
 /// Calls `f(block offset, planar offset)` for every byte of the matrix.
 fn each_byte(format: Format, n: usize, k: usize, mut f: impl FnMut(usize, usize)) {
     let block = format.block_bytes();

@@ -17,3 +17,4 @@ mod norm;
 mod weights;
 mod rope;
 mod route;
+mod synth;
