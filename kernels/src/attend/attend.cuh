@@ -18,15 +18,16 @@
 constexpr u32 D = HEAD_DIM, UNIT = 128, RUN = 8, THREADS = 32 * WARPS, M = 16 * MT;
 constexpr u32 PARTS = WARPS / MT;       // warps that share 16 rows
 constexpr u32 HALVES = UNIT / STAGE;    // tiles of a unit
-constexpr u32 TOKENS = STAGE / PARTS;   // tokens of a tile that a warp scores
+constexpr u32 SCORERS = PARTS < STAGE / 8 ? PARTS : STAGE / 8;  // of these, how many score a tile
+constexpr u32 TOKENS = STAGE / SCORERS; // tokens of a tile that a warp scores
 constexpr u32 COLUMNS = D / PARTS;      // columns of V that a warp sums
 constexpr u32 SN = TOKENS / 8, ON = COLUMNS / 8;
 constexpr u32 CHUNKS = D / 8;           // 16-byte pieces of a token
 constexpr u32 SWIZZLE = (CHUNKS < 8 ? CHUNKS : 8) - 1;
 constexpr u32 Q_STRIDE = D + 8, P_STRIDE = UNIT + 8;  // odd multiples of 16 bytes: no bank conflicts
 constexpr u32 TILE_BYTES = STAGE * D * 2;
-/// How far loops unroll: blocks of several tiles need their registers for results.
-constexpr int FAR = MT == 1 ? 4 : 2, NEAR = MT == 1 ? 2 : 1;
+/// How far loops unroll: blocks of several tiles and wide heads need their registers for results.
+constexpr int FAR = MT == 1 && D < 512 ? 4 : 2, NEAR = MT == 1 && D < 512 ? 2 : 1;
 static_assert(TOKENS % 8 == 0 && COLUMNS % 16 == 0 && D % 32 == 0 && WARPS % MT == 0, "shape of a block");
 
 /// The parts of the block's dynamic shared memory. `attend/cuda.rs` computes the same sizes.
@@ -195,7 +196,9 @@ DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit
 #pragma unroll
     for (u32 h = 0; h < HALVES; h++) {
         if (h >= tiles) break;
-        score_tile(room, at, stream.take(room), s[h]);
+        const u8* tile = stream.take(room);
+        if (at.part >= SCORERS) continue;
+        score_tile(room, at, tile, s[h]);
 #pragma unroll
         for (u32 n = 0; n < SN; n++)
 #pragma unroll
@@ -220,7 +223,7 @@ DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit
     }
 #pragma unroll
     for (u32 h = 0; h < HALVES; h++) {
-        if (h >= tiles) break;
+        if (h >= tiles || at.part >= SCORERS) break;
 #pragma unroll
         for (u32 n = 0; n < SN; n++)
 #pragma unroll

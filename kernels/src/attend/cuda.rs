@@ -26,11 +26,13 @@ struct Block {
 }
 
 impl Block {
-    fn decode(head_dim: usize) -> Self {
+    /// Blocks for one row, best first: eight warps merge partial results fastest.
+    fn decode(head_dim: usize) -> &'static [Self] {
         match head_dim {
-            32 => Self { warps: 2, mt: 1, stage: 64 },
-            64 | 128 => Self { warps: 4, mt: 1, stage: 64 },
-            _ => Self { warps: 4, mt: 1, stage: 32 },
+            32 => &[Self { warps: 2, mt: 1, stage: 64 }],
+            64 => &[Self { warps: 4, mt: 1, stage: 64 }],
+            128 | 256 => &[Self { warps: 8, mt: 1, stage: 64 }, Self { warps: 8, mt: 1, stage: 32 }],
+            _ => &[Self { warps: 8, mt: 1, stage: 32 }],
         }
     }
 
@@ -82,19 +84,24 @@ impl Attend {
     }
 
     fn decode(&self, plan: &PlanView, target: &Target) -> Result<Decode, BindError> {
-        let block = Block::decode(self.head_dim);
         let rest = 4 * (plan.bucket.rows + 1);
         let per_sm = target.shared_per_sm as usize;
-        // Two blocks a multiprocessor where it has room for two useful rings, else one.
-        for resident in [2, 1] {
+        let coarse_from = 3 * target.sms as usize / 4;
+        let blocks = Block::decode(self.head_dim);
+        // Two blocks a multiprocessor where it has room for two rings of a whole unit's tiles in flight, then one
+        // block with such a ring, then whatever fits.
+        for (resident, least) in [(2, 5), (1, 5), (1, 2)] {
             let room = (per_sm / resident - RESERVED).min(target.shared_per_block as usize) - STATIC;
-            let Some(stages) = block.stages(self.head_dim, rest, room, 6) else { continue };
-            if stages < 4 && resident == 2 {
-                continue;
+            for block in blocks {
+                match block.stages(self.head_dim, rest, room, 6) {
+                    Some(stages) if stages >= least => {
+                        let ring = 2 * stages * block.stage * self.head_dim;
+                        let shared = ring + block.beside(self.head_dim) + rest;
+                        return Ok(Decode { block: *block, stages, shared, resident, coarse_from });
+                    }
+                    _ => {}
+                }
             }
-            let shared = 2 * stages * block.stage * self.head_dim + block.beside(self.head_dim) + rest;
-            let coarse_from = 3 * target.sms as usize / 4;
-            return Ok(Decode { block, stages, shared, resident, coarse_from });
         }
         Err(refused("attend", "head_dim", self.head_dim, "what fits the device's shared memory"))
     }
@@ -180,6 +187,7 @@ impl Attend {
         ]);
         let mut defines = self.defines(d.block, d.stages);
         defines.push(define("EARLY", u32::from(plan.bucket.decode)));
+        defines.push(define("RESIDENT", d.resident));
         Ok(KernelCall {
             source: &DECODE,
             entry: "attend_decode",

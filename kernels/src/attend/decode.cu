@@ -5,12 +5,17 @@
 //
 // Where each sequence has one row (EARLY), keys and values before it are from earlier steps and do not depend on the
 // kernel before this one, so their copies start before the wait.
+// Defines beside those of attend.cuh: EARLY, RESIDENT (blocks a multiprocessor).
 #include "attend.cuh"
 
 constexpr u32 PART = GROUP * D + 2 * GROUP;  // floats of a partial result: outputs, then (maximum, sum) a head
 constexpr u32 PART_STRIDE = (PART + 3) / 4 * 4;
 /// Up to so many units the last block of a row merges them all at once.
 constexpr u32 FLAT = 32;
+constexpr u32 STATS = (2 * GROUP + 3) / 4 * 4;  // a part's maxima and sums
+constexpr u32 SLICE = 16 * THREADS + 4 * STATS;  // bytes of a part that a pass of the merge needs
+constexpr u32 FIT = STAGES * TILE_BYTES / SLICE, AT_ONCE = FIT < 32 ? FIT : 32;
+static_assert(AT_ONCE > 0, "the ring holds a partial result");
 
 struct Partials {
     float *units, *runs;    // [items][PART_STRIDE], [rows][KV_HEADS][max_runs][PART_STRIDE]
@@ -35,34 +40,53 @@ DEV void store_partial(const Place& at, const State& s, float* to) {
 struct Quad {
     float most, sum;
     float4 out;
-    DEV void load(const float* part, u32 g, u32 c) {
-        float2 stats = ld_fresh2(part + GROUP * D + 2 * g);
-        most = stats.x, sum = stats.y;
-        out = ld_fresh4(part + g * D + c);
-    }
     DEV void merge(const Quad& later) {
         Factors f(most, later.most);
         most = f.most, sum = f.join(sum, later.sum);
         out = make_float4(f.join(out.x, later.out.x), f.join(out.y, later.out.y), f.join(out.z, later.out.z),
                           f.join(out.w, later.out.w));
     }
-    /// `count` parts in order.
-    DEV void fold(const float* parts, u64 stride, u32 count, u32 g, u32 c) {
-        load(parts, g, c);
-#pragma unroll 4
-        for (u32 i = 1; i < count; i++) {
-            Quad next;
-            next.load(parts + i * stride, g, c);
-            merge(next);
+};
+
+/// Merges four columns of `count` parts, those at `first` + 4 threadIdx.x, in order: first in groups of `step`, then the
+/// groups. The ring is free by now: as many slices of parts as it holds arrive in it at once. All threads must call.
+DEV Quad fold_parts(const Room& room, const float* parts, u64 stride, u32 count, u32 step, u32 first) {
+    u32 column = first + 4 * threadIdx.x, head = column < GROUP * D ? column / D : 0;
+    Quad run, total;
+    for (u32 base = 0; base < count; base += AT_ONCE) {
+        u32 n = min(AT_ONCE, count - base);
+        __syncthreads();
+        for (u32 i = 0; i < n; i++) {
+            const float* part = parts + (base + i) * stride;
+            if (column < GROUP * D) cp_async16(room.ring + i * SLICE + 16 * threadIdx.x, part + column);
+            if (threadIdx.x < STATS / 4)
+                cp_async16(room.ring + i * SLICE + 16 * (THREADS + threadIdx.x), part + GROUP * D + 4 * threadIdx.x);
+        }
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        if (column >= GROUP * D) continue;
+#pragma unroll 2
+        for (u32 i = base; i < base + n; i++) {
+            const u8* slice = room.ring + (i - base) * SLICE;
+            float2 stats = *(const float2*)(slice + 16 * THREADS + 8 * head);
+            Quad part = {stats.x, stats.y, *(const float4*)(slice + 16 * threadIdx.x)};
+            if (i % step == 0) run = part;
+            else run.merge(part);
+            if (i % step != step - 1 && i + 1 != count) continue;
+            if (i < step) total = run;
+            else total.merge(run);
         }
     }
-};
+    return total;
+}
 
 /// True in the block that arrives last of `count`; it sees what the others wrote, and leaves the counter zero.
 DEV bool last_of(u32* counter, u32 count, u32* flag) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        // One thread's fence covers what the barrier has ordered before it.
+        __threadfence();
         bool last = atomicAdd(counter, 1u) + 1 == count;
         if (last) *counter = 0;
         *flag = last;
@@ -72,30 +96,29 @@ DEV bool last_of(u32* counter, u32 count, u32* flag) {
     return *flag;
 }
 
-/// Merges parts (units by runs of eight where `by_runs`) and stores the row's heads.
-DEV void merge_row(const float* parts, u64 stride, u32 count, bool by_runs, void* out, const float* gate, u32 row, u32 head) {
-    for (u32 e = threadIdx.x; e < GROUP * D / 4; e += THREADS) {
-        u32 g = e / (D / 4), c = e % (D / 4) * 4, step = by_runs ? RUN : 1;
-        Quad total;
-        total.fold(parts, stride, min(count, step), g, c);
-        for (u32 i = step; i < count; i += step) {
-            Quad run;
-            run.fold(parts + i * stride, stride, min(count - i, step), g, c);
-            total.merge(run);
-        }
-        put2(out, gate, row, head * GROUP + g, c, total.out.x / total.sum, total.out.y / total.sum);
-        put2(out, gate, row, head * GROUP + g, c + 2, total.out.z / total.sum, total.out.w / total.sum);
+/// Merges parts (units by runs of eight, or runs) and stores the row's heads.
+DEV void merge_row(const Room& room, const float* parts, u64 stride, u32 count, u32 step, void* out, const float* gate,
+                   u32 row, u32 head) {
+#pragma unroll 1
+    for (u32 first = 0; first < GROUP * D; first += 4 * THREADS) {
+        Quad total = fold_parts(room, parts, stride, count, step, first);
+        u32 column = first + 4 * threadIdx.x, g = column / D, c = column % D;
+        if (column >= GROUP * D) break;
+        float4 y = total.out;
+        put2(out, gate, row, head * GROUP + g, c, y.x / total.sum, y.y / total.sum);
+        put2(out, gate, row, head * GROUP + g, c + 2, y.z / total.sum, y.w / total.sum);
     }
 }
 
 /// Merges the units of a run into a partial result of the run.
-DEV void merge_run(const float* parts, u64 stride, u32 count, float* to) {
-    for (u32 e = threadIdx.x; e < GROUP * D / 4; e += THREADS) {
-        u32 g = e / (D / 4), c = e % (D / 4) * 4;
-        Quad run;
-        run.fold(parts, stride, count, g, c);
-        st_f4(to + g * D + c, run.out);
-        if (c == 0) *(float2*)(to + GROUP * D + 2 * g) = make_float2(run.most, run.sum);
+DEV void merge_run(const Room& room, const float* parts, u64 stride, u32 count, float* to) {
+#pragma unroll 1
+    for (u32 first = 0; first < GROUP * D; first += 4 * THREADS) {
+        Quad total = fold_parts(room, parts, stride, count, RUN, first);
+        u32 column = first + 4 * threadIdx.x;
+        if (column >= GROUP * D) break;
+        st_f4(to + column, total.out);
+        if (column % D == 0) *(float2*)(to + GROUP * D + 2 * (column / D)) = make_float2(total.most, total.sum);
     }
 }
 
@@ -147,7 +170,7 @@ DEV u32 row_of(const u32* starts, u32 rows, u32 j) {
 }
 
 /// Publishes an item's result; the block that completes a run or a row merges it.
-DEV void publish(const Partials& p, const Place& at, const State& s, bool coarse, u32 item, u32 row, u32 head, u32 index,
+DEV void publish(const Room& room, const Partials& p, const Place& at, const State& s, bool coarse, u32 item, u32 row, u32 head, u32 index,
                  u32 length, void* out, const float* gate, u32* flag) {
     u32 units = units_of(length), runs = runs_of(length), row_head = row * KV_HEADS + head;
     if ((coarse ? runs : units) == 1) return finish(at, s, out, gate, row, 1, head);
@@ -160,17 +183,17 @@ DEV void publish(const Partials& p, const Place& at, const State& s, bool coarse
         store_partial(at, s, mine);
         if (units <= FLAT) {
             if (!last_of(p.row_done + row_head, units, flag)) return;
-            return merge_row(mine - u64(index) * stride, stride, units, true, out, gate, row, head);
+            return merge_row(room, mine - u64(index) * stride, stride, units, RUN, out, gate, row, head);
         }
         u32 run = index / RUN, in_run = min(RUN, units - run * RUN);
         if (!last_of(p.run_done + item - index % RUN * KV_HEADS, in_run, flag)) return;
-        merge_run(mine - u64(index % RUN) * stride, stride, in_run, row_runs + u64(run) * PART_STRIDE);
+        merge_run(room, mine - u64(index % RUN) * stride, stride, in_run, row_runs + u64(run) * PART_STRIDE);
     }
     if (!last_of(p.row_done + row_head, runs, flag)) return;
-    merge_row(row_runs, PART_STRIDE, runs, false, out, gate, row, head);
+    merge_row(room, row_runs, PART_STRIDE, runs, runs, out, gate, row, head);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attend_decode(const float* __restrict__ q, const float* __restrict__ gate, const u16* __restrict__ k_cache,
               const u16* __restrict__ v_cache, const u32* __restrict__ pos, const u32* __restrict__ seg,
               const u32* __restrict__ table, void* __restrict__ out, float* unit_parts, float* run_parts, u32* row_done,
@@ -210,7 +233,7 @@ attend_decode(const float* __restrict__ q, const float* __restrict__ gate, const
             attend_unit(room, at, stream, u, limit, scale, unit);
             merge(run, unit);
         }
-        publish(p, at, run, coarse, item, row, head, index, length, out, gate, &flag);
+        publish(room, p, at, run, coarse, item, row, head, index, length, out, gate, &flag);
         __syncthreads();
     }
     if (!waited) pdl_wait();

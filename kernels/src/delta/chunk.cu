@@ -168,9 +168,10 @@ DEV void update_state(const Room& room) {
 
 /// True in the block that brings the last of a chunk's columns.
 DEV bool last_slice(u32* counter, u32* flag) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        // One thread's fence covers what the barrier has ordered before it.
+        __threadfence();
         bool last = atomicAdd(counter, 1u) + 1 == SLICES;
         if (last) *counter = 0;
         *flag = last;

@@ -116,22 +116,39 @@ DEV void group(const u32* ids, u32 pairs, u32* seen, u32* count, u32* offset, u3
     }
 }
 
+/// The same for at most 32 pairs, by counting how many come before: no scan. `chosen` holds 32 words.
+DEV void group_few(const u32* ids, u32 pairs, u32* chosen, u32* counts, u32* offsets, u32* list) {
+    if (threadIdx.x < pairs) chosen[threadIdx.x] = __ldcg(ids + threadIdx.x);
+    __syncthreads();
+    for (u32 e = threadIdx.x; e <= EXPERTS; e += 32 * WARPS) {
+        u32 below = 0, same = 0;
+        for (u32 p = 0; p < pairs; p++) below += chosen[p] < e, same += chosen[p] == e;
+        offsets[e] = below;
+        if (e < EXPERTS) counts[e] = same;
+    }
+    if (threadIdx.x >= pairs) return;
+    u32 id = chosen[threadIdx.x], before = 0;
+    for (u32 p = 0; p < pairs; p++) before += chosen[p] < id || (chosen[p] == id && p < threadIdx.x);
+    list[before] = threadIdx.x;
+}
+
 /// `arrived` is one counter, zero between launches.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 route_rows(const float* __restrict__ logits, u32* ids, float* __restrict__ weights, u32* __restrict__ counts,
            u32* __restrict__ offsets, u32* __restrict__ list, u32* arrived, const Shape* __restrict__ shape) {
     __shared__ u32 seen[WARPS * EXPERTS];
-    __shared__ u32 count[EXPERTS];
+    __shared__ u32 count[EXPERTS < 32 ? 32 : EXPERTS];
     __shared__ u32 offset[EXPERTS];
     __shared__ u32 last;
     pdl_launch();
     u32 row = blockIdx.x * WARPS + threadIdx.x / 32, rows = shape->rows;
     pdl_wait();
     if (row < rows) route_row(logits + u64(row) * EXPERTS, ids + row * TOP_K, weights + row * TOP_K);
-    __threadfence();
     __syncthreads();
     if (gridDim.x > 1) {
         if (threadIdx.x == 0) {
+            // One thread's fence covers what the barrier has ordered before it.
+            __threadfence();
             last = atomicAdd(arrived, 1u) + 1 == gridDim.x;
             if (last) *arrived = 0;
             __threadfence();
@@ -139,5 +156,6 @@ route_rows(const float* __restrict__ logits, u32* ids, float* __restrict__ weigh
         __syncthreads();
         if (!last) return;
     }
+    if (rows * TOP_K <= 32) return group_few(ids, rows * TOP_K, count, counts, offsets, list);
     group(ids, rows * TOP_K, seen, count, offset, counts, offsets, list);
 }
