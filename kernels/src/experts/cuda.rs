@@ -104,6 +104,10 @@ impl Product<'_> {
             _ => 8,
         };
         let threads = 32 * slices(self.w.k) * tiles;
+        if !paired && matches!(slices(self.w.k), 3 | 4) {
+            // Short rows: 96 registers let all tiles of a batch of one be in flight together.
+            return Gemv { tiles, depth: 2, blocks: (640 / threads).max(1) };
+        }
         let depth = if matches!(self.w.format, Format::Q5_K | Format::F32) { 2 } else { 4 };
         Gemv { tiles, depth, blocks: (512 / threads).max(1) }
     }

@@ -74,24 +74,17 @@ fn depth_of(formats: &[Format]) -> usize {
 }
 
 /// Weight tiles and column tiles of a warp (at most `want`) that 255 registers hold without a spill: two sums of
-/// each output are alive. A pair of gate and up takes two weight tiles.
+/// each output are alive. A pair of gate and up takes two weight tiles. What ptxas 13.0 was seen to keep.
 pub(crate) fn tiles_of_a_warp(formats: &[Format], pair: bool, want: usize, target: &Target) -> (usize, usize) {
     let any = |of: &[Format]| formats.iter().any(|f| of.contains(f));
-    let wide = if any(&[Format::F32, Format::F16, Format::Q5_K]) {
-        2
-    } else if any(&[Format::Q4_K, Format::Q6_K, Format::Q2_K]) {
-        if target.sm == Target::SM_90A.sm { 4 } else { 2 }
-    } else {
-        8
-    };
-    if pair || want <= 2 {
-        (2, want.min(wide))
-    } else if wide == 8 {
-        (2, want)
-    } else if wide == 2 && any(&[Format::F32, Format::F16, Format::Q5_K]) {
-        (1, want.min(4))
-    } else {
-        (1, want)
+    let hopper = target.sm == Target::SM_90A.sm;
+    let bf16 = formats.iter().all(|f| *f == Format::Bf16);
+    let heavy = any(&[Format::F32, Format::F16, Format::Q5_K]);
+    match (bf16, pair) {
+        (true, _) => (2, want.min(if hopper { 8 } else { 4 })),
+        (false, true) => (2, want.min(if heavy || !hopper { 2 } else { 4 })),
+        (false, false) if want <= 2 => (2, want),
+        (false, false) => (1, want.min(if heavy || !hopper { 4 } else { 8 })),
     }
 }
 
@@ -134,7 +127,7 @@ impl Tile {
             (tiles.div_ceil(w * each) * columns).div_ceil(sms * per_sm) * w * per_sm
         };
         let warps = (4..=8).rev().min_by_key(|&w| cost(w)).unwrap_or(8);
-        let split = tiles.div_ceil(8 * each) * columns < sms && slices(k) > 1;
+        let split = tiles.div_ceil(8 * each) * columns < sms && slices(k) > 1 && !(silu && nb == 8);
         let warps = if split { 8 } else { warps };
         let mut tile = Self { warps, mt, nb, chunk, stages: 3, split };
         if tile.shared() > target.shared_per_block {

@@ -138,37 +138,54 @@ constexpr u32 tile_blocks(int n, int epilogue) {
     return u32((tiles(n) + each - 1) / each);
 }
 
-/// Publishes this warp's slice and, in the warp that comes last, adds all slices in order. True there.
-template <int NB_>
-DEV bool merge_slices(float (&acc)[MT][NB_][4], float4* partials, u32* counters, u32 group, u32 slice) {
-    constexpr u32 FRAGMENTS = MT * NB_;
-    u32 lane = threadIdx.x & 31;
-    float4* mine = partials + u64(group) * SLICES * FRAGMENTS * 32 + lane;
+/// Publishes this warp's slice of its tiles; true in the warp that comes last, once all slices are there.
+DEV bool publish(const float (&acc)[MT][NB][4], float4* mine, u32* counter, u32 slice) {
+    u32 lane = threadIdx.x & 31, arrived = 0;
 #pragma unroll
-    for (u32 f = 0; f < FRAGMENTS; f++) {
-        const float(&c)[4] = acc[f / NB_][f % NB_];
-        mine[(slice * FRAGMENTS + f) * 32] = make_float4(c[0], c[1], c[2], c[3]);
-    }
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NB; n++) {
+            const float(&c)[4] = acc[m][n];
+            mine[((slice * MT + m) * NB + n) * 32 + lane] = make_float4(c[0], c[1], c[2], c[3]);
+        }
     __threadfence();
     __syncwarp();
-    u32 arrived = 0;
-    if (lane == 0) arrived = atomicAdd(counters + group, 1u);
+    if (lane == 0) arrived = atomicAdd(counter, 1u);
     arrived = __shfl_sync(0xffffffffu, arrived, 0);
     if (arrived != SLICES - 1) return false;
     __threadfence();
-    if (lane == 0) counters[group] = 0;
-#pragma unroll
-    for (u32 f = 0; f < FRAGMENTS; f++) {
-        float4 part[SLICES];
-#pragma unroll
-        for (u32 s = 0; s < SLICES; s++) part[s] = ld_fresh4((const float*)(mine + (s * FRAGMENTS + f) * 32));
-        float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (u32 s = 0; s < SLICES; s++) sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
-        float(&c)[4] = acc[f / NB_][f % NB_];
-        c[0] = sum.x, c[1] = sum.y, c[2] = sum.z, c[3] = sum.w;
-    }
+    if (lane == 0) *counter = 0;
     return true;
+}
+
+/// Sum of the slices of one fragment in index order.
+DEV float4 merged(const float4* mine, u32 m, u32 n) {
+    float4 part[SLICES], sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int s = 0; s < SLICES; s++)
+        part[s] = ld_fresh4((const float*)(mine + ((s * MT + m) * NB + n) * 32 + (threadIdx.x & 31)));
+#pragma unroll
+    for (int s = 0; s < SLICES; s++) sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
+    return sum;
+}
+
+/// Adds the slices and stores them, two fragments at a time: the registers of the product are free by now.
+DEV void merge_store(const Part& part, const u32 (&row0)[MT], const float4* mine, u32 col0, u32 rows) {
+    Lane l;
+    bool pair = is_silu(part.epilogue);
+#pragma unroll 1
+    for (u32 m = 0; m < (pair ? 1 : MT); m++)
+#pragma unroll 2
+        for (u32 n = 0; n < NB; n++) {
+            float4 y = merged(mine, m, n), y2 = y;
+            if (pair) y2 = merged(mine, MT - 1, n);
+            u32 row = (m ? row0[MT - 1] : row0[0]) + l.g, col = col0 + 8 * n + 2 * l.t;
+            auto put = [&](u32 r, u32 c, float v, float v2) {
+                if (r < part.n && c < rows) finish(part.epilogue, part.out, u64(c) * part.n + r, v, v2);
+            };
+            put(row, col, y.x, y2.x), put(row, col + 1, y.y, y2.y);
+            put(row + 8, col, y.z, y2.z), put(row + 8, col + 1, y.w, y2.w);
+        }
 }
 
 /// Stores a warp's results: its tiles are MT row tiles, or gate and up of one.
@@ -219,10 +236,15 @@ DEV void tile_part(const Part& part, u32 col0, u32 slice, u32 group, const Shape
         },
         y);
     if (!any || !active) return;
-    if (SPLIT_K && !merge_slices<NB>(y, partials, counters, group * WARPS + warp, slice)) return;
 #pragma unroll
     for (int m = 0; m < MT; m++) row0[m] = 16 * (pair ? tile : tile + m);
-    tile_store(part, row0, y, col0, rows);
+    if (SPLIT_K) {
+        u32 at = group * WARPS + warp;
+        float4* mine = partials + u64(at) * (SLICES * MT * NB * 32);
+        if (publish(y, mine, counters + at, slice)) merge_store(part, row0, mine, col0, rows);
+    } else {
+        tile_store(part, row0, y, col0, rows);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, CFG_MIN_BLOCKS)
