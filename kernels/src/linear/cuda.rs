@@ -197,6 +197,11 @@ fn parts(all: &[LinearPart], out_rows: bool) -> Result<(Defines, Vec<Arg>), Bind
     Ok((defines, args))
 }
 
+/// Whether a part ends in a short tile: its kernel carries row counts in registers, and twice the code.
+fn ragged(parts: &[LinearPart]) -> bool {
+    parts.iter().any(|p| !p.w.n.is_multiple_of(16))
+}
+
 fn formats(parts: &[LinearPart]) -> Vec<Format> {
     parts.iter().map(|p| p.w.format).collect()
 }
@@ -235,13 +240,22 @@ impl Linear {
     }
 
     fn gemv_standing(&self, group: &[LinearPart]) -> Gemv {
-        Gemv::standing(group[0].w.k, &formats(group), group.iter().any(is_silu))
+        let mut c = Gemv::standing(group[0].w.k, &formats(group), group.iter().any(is_silu));
+        if ragged(group) {
+            c.blocks = c.blocks.div_ceil(2);
+        }
+        c
     }
 
     fn tile_standing(&self, group: &[LinearPart], plan: &PlanView, target: &Target) -> Tile {
         let tiles = group.iter().map(|p| p.w.n.div_ceil(16)).sum();
         let silu = group.iter().any(is_silu);
-        Tile::standing(group[0].w.k, self.bucket_rows(plan), &formats(group), silu, tiles, target)
+        let k = group[0].w.k;
+        let mut c = Tile::standing(k, self.bucket_rows(plan), &formats(group), silu, tiles, target);
+        if ragged(group) {
+            (c.mt, c.nb) = (2, 2);
+        }
+        c
     }
 
     /// Up to eight rows with these constants.
