@@ -1,28 +1,29 @@
 // One unit of attention: 128 tokens of one key head against M query rows, on tensor cores.
 //
-// **Tree** (the same for decode and prefill, whatever the grid): a unit is computed from scratch: scores in steps of 16
-// dimensions in order, the unit's maximum, p = 2^(s - max) split into two BF16 terms (so 16 bits of p survive), then
-// p V in steps of 16 tokens in order, first the high terms; the sum of p is one more column of that product, a
-// column of ones. Units merge in order into runs of eight, runs merge in order. A row's result therefore depends on
-// its own length only.
+// **Tree** (the same for decode and prefill, whatever the grid): a unit is computed from scratch: scores in
+// steps of 16 dimensions in order, the unit's maximum, p = 2^(s - max) split into two BF16 terms (so 16 bits
+// of p survive), then p V in steps of 16 tokens in order, first the high terms; the sum of p is one more
+// column of that product, a column of ones. Units merge in order into runs of eight, runs merge in order. A
+// row's result therefore depends on its own length only.
 //
-// **Trick**: K and V tiles of STAGE tokens pass through one ring of buffers, so that copies never stop between the
-// two products, and the warps of a block share a tile either by tokens (scores) or by columns (values).
+// **Trick**: K and V tiles of STAGE tokens pass through one ring of buffers, so that copies never stop
+// between the two products, and the warps of a block share a tile either by tokens (scores) or by columns
+// (values).
 //
-// Defines: HEAD_DIM, GROUP (query heads a key head), KV_HEADS, WARPS, MT (tiles of 16 rows), STAGE, STAGES, GATED,
-// OUT_BF16.
+// Defines: HEAD_DIM, GROUP (query heads a key head), KV_HEADS, WARPS, MT (tiles of 16 rows), STAGE, STAGES,
+// GATED, OUT_BF16.
 #pragma once
 #include "common.cuh"
 #include "rowops.cuh"
 
 constexpr u32 D = HEAD_DIM, UNIT = 128, RUN = 8, THREADS = 32 * WARPS, M = 16 * MT;
-constexpr u32 PARTS = WARPS / MT;       // warps that share 16 rows
-constexpr u32 HALVES = UNIT / STAGE;    // tiles of a unit
+constexpr u32 PARTS = WARPS / MT;                               // warps that share 16 rows
+constexpr u32 HALVES = UNIT / STAGE;                            // tiles of a unit
 constexpr u32 SCORERS = PARTS < STAGE / 8 ? PARTS : STAGE / 8;  // of these, how many score a tile
-constexpr u32 TOKENS = STAGE / SCORERS; // tokens of a tile that a warp scores
-constexpr u32 COLUMNS = D / PARTS;      // columns of V that a warp sums
+constexpr u32 TOKENS = STAGE / SCORERS;                         // tokens of a tile that a warp scores
+constexpr u32 COLUMNS = D / PARTS;                              // columns of V that a warp sums
 constexpr u32 SN = TOKENS / 8, ON = COLUMNS / 8;
-constexpr u32 CHUNKS = D / 8;           // 16-byte pieces of a token
+constexpr u32 CHUNKS = D / 8;  // 16-byte pieces of a token
 constexpr u32 SWIZZLE = (CHUNKS < 8 ? CHUNKS : 8) - 1;
 constexpr u32 Q_STRIDE = D + 8, P_STRIDE = UNIT + 8;  // odd multiples of 16 bytes: no bank conflicts
 constexpr u32 TILE_BYTES = STAGE * D * 2;
@@ -32,11 +33,11 @@ static_assert(TOKENS % 8 == 0 && COLUMNS % 16 == 0 && D % 32 == 0 && WARPS % MT 
 
 /// The parts of the block's dynamic shared memory. `attend/cuda.rs` computes the same sizes.
 struct Room {
-    u8* ring;        // [STAGES][STAGE][D] bf16
-    u16* q;          // [M][Q_STRIDE]
-    u16* high;       // [M][P_STRIDE]
-    u16* low;        // [M][P_STRIDE]
-    float* most;     // [PARTS][M]
+    u8* ring;     // [STAGES][STAGE][D] bf16
+    u16* q;       // [M][Q_STRIDE]
+    u16* high;    // [M][P_STRIDE]
+    u16* low;     // [M][P_STRIDE]
+    float* most;  // [PARTS][M]
     u32* rest;
     DEV Room(u8* base) {
         ring = base;
@@ -48,8 +49,8 @@ struct Room {
     }
 };
 
-/// What a warp knows of 16 rows after some units: maximum (in powers of two), sum and unnormalised output of rows
-/// `lane / 4` and that plus 8. `some[i]`: the row has seen a token.
+/// What a warp knows of 16 rows after some units: maximum (in powers of two), sum and unnormalised output of
+/// rows `lane / 4` and that plus 8. `some[i]`: the row has seen a token.
 struct State {
     float most[2], sum[2], out[ON][4];
     bool some[2];
@@ -75,7 +76,8 @@ DEV void merge(State& s, const State& later) {
         if (!s.some[i]) {
             s.some[i] = true, s.most[i] = later.most[i], s.sum[i] = later.sum[i];
 #pragma unroll
-            for (u32 n = 0; n < ON; n++) s.out[n][2 * i] = later.out[n][2 * i], s.out[n][2 * i + 1] = later.out[n][2 * i + 1];
+            for (u32 n = 0; n < ON; n++)
+                s.out[n][2 * i] = later.out[n][2 * i], s.out[n][2 * i + 1] = later.out[n][2 * i + 1];
             continue;
         }
         Factors f(s.most[i], later.most[i]);
@@ -95,7 +97,8 @@ struct Stream {
     u32 head, length, unit, last, step, to, from;
     bool live;
 
-    DEV void start(const u16* keys, const u16* values, const u32* pages, u32 key_head, u32 tokens, u32 first, u32 end) {
+    DEV void start(const u16* keys, const u16* values, const u32* pages, u32 key_head, u32 tokens, u32 first,
+                   u32 end) {
         k = keys, v = values, table = pages, head = key_head, length = tokens;
         unit = first, last = end - 1, step = 0, to = 0, from = 0, live = first < end;
     }
@@ -106,8 +109,8 @@ struct Stream {
         u32 n = tiles(unit), tile = step < n ? step : step - n;
         return unit * UNIT + (tile + 1) * STAGE;
     }
-    /// Starts the copy of the next tile, or of nothing; one group either way. Tokens beyond the length become zeros, so
-    /// that what lies there cannot meet a zero weight as NaN.
+    /// Starts the copy of the next tile, or of nothing; one group either way. Tokens beyond the length become
+    /// zeros, so that what lies there cannot meet a zero weight as NaN.
     DEV void issue(const Room& room) {
         if (live) {
             u32 n = tiles(unit), tile = step < n ? step : step - n;
@@ -141,7 +144,8 @@ struct Stream {
 /// Which rows and columns this warp has.
 struct Place {
     u32 lane, part, row;  // row: first of the warp's 16
-    DEV Place() : lane(threadIdx.x % 32), part(threadIdx.x / 32 % PARTS), row(threadIdx.x / 32 / PARTS * 16) {}
+    DEV Place()
+        : lane(threadIdx.x % 32), part(threadIdx.x / 32 % PARTS), row(threadIdx.x / 32 / PARTS * 16) {}
 };
 
 /// Scores of 16 rows against the warp's tokens of a tile.
@@ -165,7 +169,8 @@ DEV void score_tile(const Room& room, const Place& at, const u8* tile, float (&s
 }
 
 /// Adds p V of a tile's tokens: `tile_index` says which of the unit's.
-DEV void value_tile(const Room& room, const Place& at, const u8* tile, u32 tile_index, State& s, float (&ones)[4]) {
+DEV void value_tile(const Room& room, const Place& at, const u8* tile, u32 tile_index, State& s,
+                    float (&ones)[4]) {
     u32 p_at = (at.row + at.lane % 16) * P_STRIDE + at.lane / 16 * 8 + tile_index * STAGE;
     const u32 one[2] = {0x3f803f80u, 0x3f803f80u};
 #pragma unroll NEAR
@@ -190,7 +195,8 @@ DEV void value_tile(const Room& room, const Place& at, const u8* tile, u32 tile_
 }
 
 /// One unit for all rows of the block: `limit[i]` tokens are seen by the lane's two rows.
-DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit, const u32 (&limit)[2], float scale, State& out) {
+DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit, const u32 (&limit)[2],
+                     float scale, State& out) {
     u32 tiles = stream.tiles(unit), first = unit * UNIT + at.part * TOKENS + 2 * (at.lane % 4);
     float s[HALVES][SN][4], most[2] = {-INFINITY_F, -INFINITY_F};
 #pragma unroll
@@ -219,7 +225,8 @@ DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit
 #pragma unroll
         for (u32 i = 0; i < 2; i++)
 #pragma unroll
-            for (u32 p = 0; p < PARTS; p++) most[i] = fmaxf(most[i], room.most[p * M + at.row + at.lane / 4 + 8 * i]);
+            for (u32 p = 0; p < PARTS; p++)
+                most[i] = fmaxf(most[i], room.most[p * M + at.row + at.lane / 4 + 8 * i]);
     }
 #pragma unroll
     for (u32 h = 0; h < HALVES; h++) {
@@ -231,7 +238,8 @@ DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit
                 u32 token = first + h * STAGE + n * 8;
                 float x = token < limit[i] ? exp2_fast(__fadd_rn(s[h][n][2 * i], -most[i])) : 0.0f;
                 float y = token + 1 < limit[i] ? exp2_fast(__fadd_rn(s[h][n][2 * i + 1], -most[i])) : 0.0f;
-                u32 high = pack_bf16(x, y), place = (at.row + at.lane / 4 + 8 * i) * P_STRIDE + token - unit * UNIT;
+                u32 high = pack_bf16(x, y),
+                    place = (at.row + at.lane / 4 + 8 * i) * P_STRIDE + token - unit * UNIT;
                 *(u32*)(room.high + place) = high;
                 *(u32*)(room.low + place) = pack_bf16(x - bf16_lo(high), y - bf16_hi(high));
             }
@@ -247,7 +255,8 @@ DEV void attend_unit(const Room& room, const Place& at, Stream& stream, u32 unit
     }
 }
 
-/// Loads the queries of `rows` rows (from `row`) of one key head as the block's M query rows, zeros beyond them.
+/// Loads the queries of `rows` rows (from `row`) of one key head as the block's M query rows, zeros beyond
+/// them.
 DEV void load_queries(const Room& room, const float* q, u32 row, u32 rows, u32 head) {
     for (u32 i = threadIdx.x; i < M * (D / 4); i += THREADS) {
         u32 m = i / (D / 4), c = i % (D / 4) * 4;
@@ -282,7 +291,8 @@ DEV void finish(const Place& at, const State& s, void* out, const float* gate, u
         if (m >= rows * GROUP) continue;
 #pragma unroll
         for (u32 n = 0; n < ON; n++)
-            put2(out, gate, row + m / GROUP, head * GROUP + m % GROUP, at.part * COLUMNS + n * 8 + 2 * (at.lane % 4),
-                 s.out[n][2 * i] / s.sum[i], s.out[n][2 * i + 1] / s.sum[i]);
+            put2(out, gate, row + m / GROUP, head * GROUP + m % GROUP,
+                 at.part * COLUMNS + n * 8 + 2 * (at.lane % 4), s.out[n][2 * i] / s.sum[i],
+                 s.out[n][2 * i + 1] / s.sum[i]);
     }
 }

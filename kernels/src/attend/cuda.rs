@@ -161,7 +161,11 @@ impl Attend {
     /// [`BindError`] for another class than bf16 or a shape outside what [`Block`] knows.
     pub fn bind(&self, plan: &PlanView, target: &Target) -> Result<Vec<KernelCall>, BindError> {
         self.check(plan)?;
-        Ok(vec![if self.listed(plan) { self.listed_call(plan, target)? } else { self.tiled_call(plan, target)? }])
+        Ok(vec![if self.listed(plan) {
+            self.listed_call(plan, target)?
+        } else {
+            self.tiled_call(plan, target)?
+        }])
     }
 
     fn listed_call(&self, plan: &PlanView, target: &Target) -> Result<KernelCall, BindError> {

@@ -1,19 +1,20 @@
-// Attention of many rows: a block takes M / GROUP rows of one sequence and one key head through all their tokens. Long
-// rows come first in the grid, so that the short ones fill its end.
+// Attention of many rows: a block takes M / GROUP rows of one sequence and one key head through all their
+// tokens. Long rows come first in the grid, so that the short ones fill its end.
 #include "attend.cuh"
 
 constexpr u32 ROWS = M / GROUP;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attend_prefill(const float* __restrict__ q, const float* __restrict__ gate, const u16* __restrict__ k_cache,
-               const u16* __restrict__ v_cache, const u32* __restrict__ pos, const u32* __restrict__ seg,
-               const u32* __restrict__ table, void* __restrict__ out, const Shape* __restrict__ shape, float scale,
-               u32 max_pages) {
+    attend_prefill(const float* __restrict__ q, const float* __restrict__ gate,
+                   const u16* __restrict__ k_cache, const u16* __restrict__ v_cache,
+                   const u32* __restrict__ pos, const u32* __restrict__ seg, const u32* __restrict__ table,
+                   void* __restrict__ out, const Shape* __restrict__ shape, float scale, u32 max_pages) {
     SPARK_DYNAMIC_SHARED(base);
     pdl_launch();
     Room room(base);
     Place at;
-    u32 rows = shape->rows, head = blockIdx.x % KV_HEADS, tile = gridDim.x / KV_HEADS - 1 - blockIdx.x / KV_HEADS;
+    u32 rows = shape->rows, head = blockIdx.x % KV_HEADS,
+        tile = gridDim.x / KV_HEADS - 1 - blockIdx.x / KV_HEADS;
     u32 row = tile * ROWS, end = min(rows, row + ROWS);
     pdl_wait();
     while (row < end) {

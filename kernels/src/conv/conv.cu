@@ -1,6 +1,7 @@
-// Causal depthwise convolution with SiLU. A thread owns four channels of TIME rows of one sequence; its window is in
-// registers. Rows before a block's first come from `u` itself; only the first block of a sequence reads the
-// state, and it alone writes it, so that no block can overwrite what another still has to read.
+// Causal depthwise convolution with SiLU. A thread owns four channels of TIME rows of one sequence; its
+// window is in registers. Rows before a block's first come from `u` itself; only the first block of a
+// sequence reads the state, and it alone writes it, so that no block can overwrite what another still has to
+// read.
 //
 // Defines: DIM (a multiple of 4), TAPS, W_FORMAT, TIME.
 #include "common.cuh"
@@ -10,7 +11,8 @@ constexpr u32 QUADS = DIM / 4, PAST = TAPS - 1;
 
 /// Row `t` of a sequence's history: negative rows are the state's, oldest first.
 DEV float4 history(const float* u, const float* state, int t, u32 q) {
-    return t >= 0 ? ld_f4(u + u64(u32(t)) * DIM + 4 * q) : ld_f4(state + u64(u32(int(PAST) + t)) * DIM + 4 * q);
+    return t >= 0 ? ld_f4(u + u64(u32(t)) * DIM + 4 * q)
+                  : ld_f4(state + u64(u32(int(PAST) + t)) * DIM + 4 * q);
 }
 
 DEV float tap_sum(const float (&w)[TAPS], const float (&x)[TAPS]) {
@@ -21,9 +23,9 @@ DEV float tap_sum(const float (&w)[TAPS], const float (&x)[TAPS]) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-conv_rows(const float* __restrict__ u, const void* __restrict__ weight, float* __restrict__ state,
-     const u32* __restrict__ seg_start, const u32* __restrict__ slot, float* __restrict__ out,
-     const Shape* __restrict__ shape) {
+    conv_rows(const float* __restrict__ u, const void* __restrict__ weight, float* __restrict__ state,
+              const u32* __restrict__ seg_start, const u32* __restrict__ slot, float* __restrict__ out,
+              const Shape* __restrict__ shape) {
     pdl_launch();
     u32 q = blockIdx.x * 128 + threadIdx.x, seq = blockIdx.y, first_row = blockIdx.z * TIME;
     float w[4][TAPS];
@@ -59,8 +61,8 @@ conv_rows(const float* __restrict__ u, const void* __restrict__ weight, float* _
         for (u32 j = 0; j < TAPS; j++) {
             x[0][j] = window[j].x, x[1][j] = window[j].y, x[2][j] = window[j].z, x[3][j] = window[j].w;
         }
-        st_f4(to + u64(t) * DIM + 4 * q,
-              make_float4(tap_sum(w[0], x[0]), tap_sum(w[1], x[1]), tap_sum(w[2], x[2]), tap_sum(w[3], x[3])));
+        st_f4(to + u64(t) * DIM + 4 * q, make_float4(tap_sum(w[0], x[0]), tap_sum(w[1], x[1]),
+                                                     tap_sum(w[2], x[2]), tap_sum(w[3], x[3])));
 #pragma unroll
         for (u32 j = 0; j < PAST; j++) window[j] = window[j + 1];
     }

@@ -20,23 +20,24 @@ template <int STORED>
 DEV float4 small4_at(const void* w, u32 i) {
     if (STORED == STORED_F32) return ((const float4*)w)[i];
     ushort4 b = ((const ushort4*)w)[i];
-    if (STORED == STORED_BF16) return make_float4(bf16_to_f32(b.x), bf16_to_f32(b.y), bf16_to_f32(b.z), bf16_to_f32(b.w));
+    if (STORED == STORED_BF16)
+        return make_float4(bf16_to_f32(b.x), bf16_to_f32(b.y), bf16_to_f32(b.z), bf16_to_f32(b.w));
     return make_float4(f16_to_f32(b.x), f16_to_f32(b.y), f16_to_f32(b.z), f16_to_f32(b.w));
 }
 
 DEV float4 ld_f4(const float* p) {
     uint4 v = ld16(p);
-    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                       __uint_as_float(v.w));
 }
 
 DEV void st_f4(float* p, float4 v) {
-    st16(p, make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)));
+    st16(p,
+         make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)));
 }
 
 /// Four values rounded to BF16.
-DEV void st_bf16x4(u16* p, float4 v) {
-    *(uint2*)p = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-}
+DEV void st_bf16x4(u16* p, float4 v) { *(uint2*)p = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)); }
 
 /// 1 / (1 + e^-x) without overflow.
 DEV float sigmoid(float x) {
@@ -53,8 +54,8 @@ DEV float sum_squares4(float4 v, float sum) {
     return __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum))));
 }
 
-/// Sum over a block of `COUNT` warps: lanes by halves, then the warps in order. `part` holds COUNT floats; every
-/// thread gets the same bits. The caller syncs before it uses `part` again.
+/// Sum over a block of `COUNT` warps: lanes by halves, then the warps in order. `part` holds COUNT floats;
+/// every thread gets the same bits. The caller syncs before it uses `part` again.
 template <int COUNT>
 DEV float block_sum(float v, float* part) {
     v = warp_sum(v);

@@ -1,10 +1,10 @@
-// The chunked delta rule for prefill, f32 throughout. Columns of the state are independent given q, k and the decays, so a
-// block takes 32 columns of one value head of one sequence and walks the tokens 32 at a time:
+// The chunked delta rule for prefill, f32 throughout. Columns of the state are independent given q, k and the
+// decays, so a block takes 32 columns of one value head of one sequence and walks the tokens 32 at a time:
 //   v'_i = beta_i (v_i - e^{G_i} S^T k_i) - sum_{j<i} beta_i (k_i . k_j) e^{G_i - G_j} v'_j,
 //   y_i = e^{G_i} S^T q_i + sum_{j<=i} (q_i . k_j) e^{G_i - G_j} v'_j,
 //   S <- e^{G_last} S + sum_i e^{G_last - G_i} k_i v'_i^T,
-// with G the running sum of the log decays; only differences that are never positive are exponentiated. The norm of
-// an output row needs all its columns: the block that finishes a chunk's rows last norms them.
+// with G the running sum of the log decays; only differences that are never positive are exponentiated. The
+// norm of an output row needs all its columns: the block that finishes a chunk's rows last norms them.
 //
 // Defines: K_HEADS, V_HEADS, DK (a multiple of 32), DV (a multiple of 32), A_FORMAT, DT_FORMAT, N_FORMAT.
 #include "common.cuh"
@@ -17,10 +17,10 @@ constexpr u32 KS = DK + 4, VS = COLUMNS + 4;  // row strides: neighbouring rows 
 /// The block's dynamic shared memory; `delta/cuda.rs` computes the same size.
 struct Room {
     float *q, *k;     // [CHUNK][KS] unit length, q scaled
-    float *s;         // [DK][COLUMNS]
-    float *v;         // [CHUNK][VS] v'
-    float *past;      // [j][VS]: beta_i (k_i . k_j) e^{G_i - G_j} at [j][i], j < i
-    float *mix;       // [i][VS]: (q_i . k_j) e^{G_i - G_j} at [i][j], j <= i
+    float* s;         // [DK][COLUMNS]
+    float* v;         // [CHUNK][VS] v'
+    float* past;      // [j][VS]: beta_i (k_i . k_j) e^{G_i - G_j} at [j][i], j < i
+    float* mix;       // [i][VS]: (q_i . k_j) e^{G_i - G_j} at [i][j], j <= i
     float *g, *beta;  // [CHUNK]
     DEV Room(u8* base) {
         q = (float*)base;
@@ -33,7 +33,9 @@ DEV float4 get4(const float* p) { return *(const float4*)p; }
 DEV float4 fma4(float s, float4 a, float4 b) {
     return make_float4(fmaf(s, a.x, b.x), fmaf(s, a.y, b.y), fmaf(s, a.z, b.z), fmaf(s, a.w, b.w));
 }
-DEV float dot4(float4 a, float4 b, float sum) { return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum)))); }
+DEV float dot4(float4 a, float4 b, float sum) {
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
 
 /// Unit q and k of `n` tokens from `first_row`; zeros beyond them, so that they add nothing.
 DEV void load_units(const Room& room, const float* qkv, u32 first_row, u32 n, u32 key_head) {
@@ -46,7 +48,8 @@ DEV void load_units(const Room& room, const float* qkv, u32 first_row, u32 n, u3
             x[j] = i < n ? q[lane + 32 * j] : 0.0f, y[j] = i < n ? q[KEYS + lane + 32 * j] : 0.0f;
             qq = fmaf(x[j], x[j], qq), kk = fmaf(y[j], y[j], kk);
         }
-        float q_unit = 1.0f / (sqrtf(warp_sum(qq) + 1e-6f) * sqrtf(float(DK))), k_unit = 1.0f / sqrtf(warp_sum(kk) + 1e-6f);
+        float q_unit = 1.0f / (sqrtf(warp_sum(qq) + 1e-6f) * sqrtf(float(DK))),
+              k_unit = 1.0f / sqrtf(warp_sum(kk) + 1e-6f);
 #pragma unroll
         for (u32 j = 0; j < DK / 32; j++) {
             room.q[i * KS + lane + 32 * j] = x[j] * q_unit;
@@ -56,7 +59,8 @@ DEV void load_units(const Room& room, const float* qkv, u32 first_row, u32 n, u3
 }
 
 /// Running log decays and write strengths, one token a lane of the first warp.
-DEV void load_gates(const Room& room, const float* a, const float* b, u32 first_row, u32 n, u32 h, float rate, float bias) {
+DEV void load_gates(const Room& room, const float* a, const float* b, u32 first_row, u32 n, u32 h, float rate,
+                    float bias) {
     u32 i = threadIdx.x;
     if (i >= CHUNK) return;
     u32 at = (first_row + (i < n ? i : 0)) * V_HEADS + h;
@@ -127,7 +131,8 @@ DEV void solve(const Room& room) {
     for (u32 i = 0; i < CHUNK; i++) room.v[i * VS + threadIdx.x] = v[i];
 }
 
-/// y += sum over the tokens up to `i`, four columns. The four tokens of a warp share their last group of four.
+/// y += sum over the tokens up to `i`, four columns. The four tokens of a warp share their last group of
+/// four.
 DEV void add_earlier(const Room& room, u32 i, u32 c, float4& y) {
     u32 whole = i & ~3u;
     float4 m = get4(room.mix + i * VS + whole);
@@ -201,13 +206,14 @@ DEV void gated_norms(const float* y, const float* z, const void* norm, float eps
     }
 }
 
-/// `raw` holds [rows][V_HEADS][DV] outputs before their norm; `done` one counter a chunk and head, zero between launches.
+/// `raw` holds [rows][V_HEADS][DV] outputs before their norm; `done` one counter a chunk and head, zero
+/// between launches.
 extern "C" __global__ void __launch_bounds__(THREADS)
-delta_chunk(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
-            const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
-            const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
-            const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16, float* raw, u32* done,
-            const Shape* __restrict__ shape, float eps) {
+    delta_chunk(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
+                const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
+                const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
+                const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16,
+                float* raw, u32* done, const Shape* __restrict__ shape, float eps) {
     SPARK_DYNAMIC_SHARED(base);
     __shared__ u32 flag;
     pdl_launch();
@@ -237,8 +243,8 @@ delta_chunk(const float* __restrict__ qkv, const float* __restrict__ z, const fl
         through_state(room, i, c, with_k, y);
         float beta = room.beta[i], decay = expf(room.g[i]);
         *(float4*)(room.v + i * VS + c) =
-            make_float4(beta * (v.x - decay * with_k.x), beta * (v.y - decay * with_k.y), beta * (v.z - decay * with_k.z),
-                        beta * (v.w - decay * with_k.w));
+            make_float4(beta * (v.x - decay * with_k.x), beta * (v.y - decay * with_k.y),
+                        beta * (v.z - decay * with_k.z), beta * (v.w - decay * with_k.w));
         __syncthreads();
         solve(room);
         __syncthreads();

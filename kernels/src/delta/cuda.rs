@@ -84,7 +84,12 @@ impl Delta {
             DeltaForm::Chunk => {
                 let counters = 4 * (self.chunks(plan) * self.v_heads) as u64;
                 if counters > COUNTERS {
-                    return Err(refused("delta", "rows", plan.bucket.rows, "what the counters' megabyte holds"));
+                    return Err(refused(
+                        "delta",
+                        "rows",
+                        plan.bucket.rows,
+                        "what the counters' megabyte holds",
+                    ));
                 }
                 args.extend([Arg::Work(COUNTERS), Arg::Work(0)]);
                 let blocks = self.v_heads * self.dv / COLUMNS;

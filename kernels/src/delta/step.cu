@@ -1,12 +1,13 @@
-// One token of the gated delta rule: a block takes one value head of one sequence and its state passes through
-// registers once: read, decayed, corrected, written.
+// One token of the gated delta rule: a block takes one value head of one sequence and its state passes
+// through registers once: read, decayed, corrected, written.
 //
-// The one trick: y = S'^T q with S' = alpha S + k delta^T is alpha S^T q + (k . q) delta, so one sweep gives both
-// S^T k and S^T q, one exchange between the warps gives delta and y, and the state is written while the output is
-// normed. Neither state nor slots depend on the kernels before this one, so the whole state is in flight before
-// the wait.
+// The one trick: y = S'^T q with S' = alpha S + k delta^T is alpha S^T q + (k . q) delta, so one sweep gives
+// both S^T k and S^T q, one exchange between the warps gives delta and y, and the state is written while the
+// output is normed. Neither state nor slots depend on the kernels before this one, so the whole state is in
+// flight before the wait.
 //
-// Defines: ROWS (of the state a thread holds: 8 or 16), K_HEADS, V_HEADS, DK (a multiple of ROWS), DV (a multiple of 32), A_FORMAT, DT_FORMAT, N_FORMAT.
+// Defines: ROWS (of the state a thread holds: 8 or 16), K_HEADS, V_HEADS, DK (a multiple of ROWS), DV (a
+// multiple of 32), A_FORMAT, DT_FORMAT, N_FORMAT.
 #include "common.cuh"
 #include "rowops.cuh"
 
@@ -34,16 +35,17 @@ DEV float4 fma4(float s, float4 a, float4 b) {
 
 /// Two blocks a multiprocessor: one's loads run while the other exchanges sums and stores.
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 512 ? 2 : 1)
-delta_step(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
-           const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
-           const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
-           const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16,
-           const Shape* __restrict__ shape, float eps) {
+    delta_step(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
+               const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
+               const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
+               const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16,
+               const Shape* __restrict__ shape, float eps) {
     __shared__ float4 sums[2][GROUPS][QUADS];
     __shared__ float4 change[QUADS];
     __shared__ float squares[DV / 32];
     pdl_launch();
-    u32 h = blockIdx.x, s = blockIdx.y, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS, c = threadIdx.x;
+    u32 h = blockIdx.x, s = blockIdx.y, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS,
+        c = threadIdx.x;
     if (s >= shape->seqs) {
         pdl_wait();
         return;
@@ -79,7 +81,8 @@ delta_step(const float* __restrict__ qkv, const float* __restrict__ z, const flo
     if (c < DV) {
         float m = 0, n = 0;
 #pragma unroll
-        for (u32 g = 0; g < GROUPS; g++) m += ((const float*)sums[0][g])[c], n += ((const float*)sums[1][g])[c];
+        for (u32 g = 0; g < GROUPS; g++)
+            m += ((const float*)sums[0][g])[c], n += ((const float*)sums[1][g])[c];
         float delta = beta * (value - alpha * (m * k_unit));
         y = fmaf(dots.kq * k_unit * q_unit, delta, alpha * (n * q_unit));
         ((float*)change)[c] = delta * k_unit;

@@ -1,5 +1,6 @@
-// Embedding: eight neighbouring values of a token's row a thread, decoded with the host's roundings (so: its bits).
-// Block formats lie in the planar layout (formats/planar.rs): a byte is found where a product's lane would have it.
+// Embedding: eight neighbouring values of a token's row a thread, decoded with the host's roundings (so: its
+// bits). Block formats lie in the planar layout (formats/planar.rs): a byte is found where a product's lane
+// would have it.
 //
 // Defines: FORMAT, HIDDEN (a multiple of 8).
 #include "common.cuh"
@@ -14,7 +15,8 @@ struct Tile {
     u32 rows, row, blocks, block;
 
     /// Byte `j` of this block's field of BYTES bytes in the plane at `base`.
-    template <int BYTES, Order ORDER> DEV u32 byte(u32 j) const {
+    template <int BYTES, Order ORDER>
+    DEV u32 byte(u32 j) const {
         constexpr u32 PIECE = ORDER == PLAIN ? BYTES : ORDER == WIDE || ORDER == SPLIT ? 32 : 64;
         u32 i = j;
         if (ORDER != PLAIN) {
@@ -22,17 +24,23 @@ struct Tile {
             u32 run = j / 32, lane = wide ? j % 32 / 8 : j % 16 / 4, word = wide ? j % 8 / 4 : j % 32 / 16;
             // The two middle bytes of a word are swapped.
             u32 inside = (j & 1) << 1 | (j >> 1 & 1);
-            i = pairs ? run / 2 * 64 + lane * 16 + run % 2 * 8 + word * 4 + inside : run * 32 + lane * 8 + word * 4 + inside;
+            i = pairs ? run / 2 * 64 + lane * 16 + run % 2 * 8 + word * 4 + inside
+                      : run * 32 + lane * 8 + word * 4 + inside;
         }
         return base[(u64(block) * (BYTES / PIECE) + i / PIECE) * rows * PIECE + row * PIECE + i % PIECE];
     }
-    template <int BYTES> DEV void next_plane() { base += u64(rows) * blocks * BYTES; }
-    template <int BYTES> DEV float half(u32 at) const {
+    template <int BYTES>
+    DEV void next_plane() {
+        base += u64(rows) * blocks * BYTES;
+    }
+    template <int BYTES>
+    DEV float half(u32 at) const {
         return f16_to_f32(u16(byte<BYTES, PLAIN>(at) | byte<BYTES, PLAIN>(at + 1) << 8));
     }
 };
 
-template <int VALUES, int BYTES> DEV Tile tile_of(const u8* table, u32 vocab, u32 token, u32 first) {
+template <int VALUES, int BYTES>
+DEV Tile tile_of(const u8* table, u32 vocab, u32 token, u32 first) {
     u32 tile = token & ~15u, blocks = HIDDEN / VALUES;
     return {table + u64(tile) * blocks * BYTES, min(16u, vocab - tile), token - tile, blocks, first / VALUES};
 }
@@ -81,7 +89,8 @@ DEV void decode(const u8* table, u32 vocab, u32 token, u32 first, float (&x)[8])
 #elif FORMAT == 6
     Tile t = tile_of<256, 210>(table, vocab, token, first);
     u32 h = v / 128, r = v % 128 / 32, l = v % 32, q[8];
-    for (u32 i = 0; i < 8; i++) q[i] = t.byte<128, SPLIT_PAIRS>(64 * h + 32 * (r % 2) + l + i) >> (4 * (r / 2)) & 15;
+    for (u32 i = 0; i < 8; i++)
+        q[i] = t.byte<128, SPLIT_PAIRS>(64 * h + 32 * (r % 2) + l + i) >> (4 * (r / 2)) & 15;
     t.next_plane<128>();
     for (u32 i = 0; i < 8; i++) q[i] |= (t.byte<64, SPLIT>(32 * h + l + i) >> (2 * r) & 3) << 4;
     t.next_plane<64>();
@@ -96,15 +105,17 @@ DEV void decode(const u8* table, u32 vocab, u32 token, u32 first, float (&x)[8])
     t.next_plane<64>();
     u32 packed = t.byte<16, PLAIN>(v / 16);
     t.next_plane<16>();
-    float scale = __fmul_rn(t.half<4>(0), float(packed & 15)), low = __fmul_rn(t.half<4>(2), float(packed >> 4));
+    float scale = __fmul_rn(t.half<4>(0), float(packed & 15)),
+          low = __fmul_rn(t.half<4>(2), float(packed >> 4));
     for (u32 i = 0; i < 8; i++) x[i] = __fadd_rn(__fmul_rn(scale, float(q[i])), -low);
 #endif
 }
 
-/// Tokens are checked against the vocabulary before a step; one beyond it reads the last row, never past the table.
+/// Tokens are checked against the vocabulary before a step; one beyond it reads the last row, never past the
+/// table.
 extern "C" __global__ void __launch_bounds__(128)
-embed_rows(const u32* __restrict__ tokens, const u8* __restrict__ table, float* __restrict__ out,
-           const Shape* __restrict__ shape, u32 vocab) {
+    embed_rows(const u32* __restrict__ tokens, const u8* __restrict__ table, float* __restrict__ out,
+               const Shape* __restrict__ shape, u32 vocab) {
     pdl_launch();
     u32 row = blockIdx.y, first = 8 * (blockIdx.x * 128 + threadIdx.x), rows = shape->rows;
     pdl_wait();

@@ -1,5 +1,5 @@
-// Adds each row's weighted expert outputs to the residual, slots in order: every load of a thread is in flight
-// at once, so one trip to memory is all the node costs.
+// Adds each row's weighted expert outputs to the residual, slots in order: every load of a thread is in
+// flight at once, so one trip to memory is all the node costs.
 //
 // Defines: TOP_K, HIDDEN (a multiple of 4).
 #include "common.cuh"
@@ -8,8 +8,8 @@
 constexpr u32 QUADS = HIDDEN / 4;
 
 extern "C" __global__ void __launch_bounds__(128)
-fold_rows(const float* __restrict__ y, const float* __restrict__ weights, float* __restrict__ residual,
-     const Shape* __restrict__ shape) {
+    fold_rows(const float* __restrict__ y, const float* __restrict__ weights, float* __restrict__ residual,
+              const Shape* __restrict__ shape) {
     pdl_launch();
     u32 q = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y, rows = shape->rows;
     pdl_wait();
@@ -28,5 +28,6 @@ fold_rows(const float* __restrict__ y, const float* __restrict__ weights, float*
                               __fmaf_rn(g, v.w, sum.w));
         }
     }
-    st_f4(to, make_float4(__fadd_rn(r.x, sum.x), __fadd_rn(r.y, sum.y), __fadd_rn(r.z, sum.z), __fadd_rn(r.w, sum.w)));
+    st_f4(to, make_float4(__fadd_rn(r.x, sum.x), __fadd_rn(r.y, sum.y), __fadd_rn(r.z, sum.z),
+                          __fadd_rn(r.w, sum.w)));
 }

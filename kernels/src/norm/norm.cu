@@ -1,5 +1,5 @@
-// RMS norm, one block a row. The one trick: the weights are in registers before the row exists, so that between
-// the wait and the stores there is only the row's own load and one block sum.
+// RMS norm, one block a row. The one trick: the weights are in registers before the row exists, so that
+// between the wait and the stores there is only the row's own load and one block sum.
 //
 // Defines: HIDDEN (a multiple of 4), THREADS, W_FORMAT, PLUS_ONE.
 #include "common.cuh"
@@ -7,12 +7,12 @@
 
 constexpr u32 QUADS = HIDDEN / 4, PER = (QUADS + THREADS - 1) / THREADS;
 
-/// `gather` may be null (all rows); `out_f32` and `out_bf16` may be null. Output rows are `width` values, of which columns
-/// `column ..` are written.
+/// `gather` may be null (all rows); `out_f32` and `out_bf16` may be null. Output rows are `width` values, of
+/// which columns `column ..` are written.
 extern "C" __global__ void __launch_bounds__(THREADS)
-norm_rows(const float* __restrict__ x, const void* __restrict__ weight, const u32* __restrict__ gather,
-     float* __restrict__ out_f32, u16* __restrict__ out_bf16, const Shape* __restrict__ shape, float eps, u32 width,
-     u32 column) {
+    norm_rows(const float* __restrict__ x, const void* __restrict__ weight, const u32* __restrict__ gather,
+              float* __restrict__ out_f32, u16* __restrict__ out_bf16, const Shape* __restrict__ shape,
+              float eps, u32 width, u32 column) {
     __shared__ float part[THREADS / 32];
     pdl_launch();
     float4 w[PER], v[PER];
@@ -39,8 +39,9 @@ norm_rows(const float* __restrict__ x, const void* __restrict__ weight, const u3
         u32 q = threadIdx.x + i * THREADS;
         if (q >= QUADS) break;
         float one = PLUS_ONE ? 1.0f : 0.0f;
-        float4 y = make_float4(__fmul_rn(v[i].x * factor, one + w[i].x), __fmul_rn(v[i].y * factor, one + w[i].y),
-                               __fmul_rn(v[i].z * factor, one + w[i].z), __fmul_rn(v[i].w * factor, one + w[i].w));
+        float4 y =
+            make_float4(__fmul_rn(v[i].x * factor, one + w[i].x), __fmul_rn(v[i].y * factor, one + w[i].y),
+                        __fmul_rn(v[i].z * factor, one + w[i].z), __fmul_rn(v[i].w * factor, one + w[i].w));
         u64 at = u64(row) * width + column + 4 * q;
         if (out_f32) st_f4(out_f32 + at, y);
         if (out_bf16) st_bf16x4(out_bf16 + at, y);

@@ -1,11 +1,12 @@
-// Query/key norm, rotary embedding and the append to the paged cache: one warp a head. The one trick: angles depend
-// on the position alone, so they are ready before the wait; after it there is one load, one warp sum and the stores.
+// Query/key norm, rotary embedding and the append to the paged cache: one warp a head. The one trick: angles
+// depend on the position alone, so they are ready before the wait; after it there is one load, one warp sum
+// and the stores.
 //
-// The angle is the f64 product of position and frequency, as on the host, reduced by multiples of pi/2 in f64 and
-// finished by f32 polynomials: within 2 ulp of the host's table at any position.
+// The angle is the f64 product of position and frequency, as on the host, reduced by multiples of pi/2 in f64
+// and finished by f32 polynomials: within 2 ulp of the host's table at any position.
 //
-// Defines: HEAD_DIM (a multiple of 4), ROTARY (even, at most HEAD_DIM), FREQUENCIES ({..}, ROTARY / 2 of them), HEADS,
-// KV_HEADS, Q_STRIDE, Q_FORMAT, K_FORMAT (stored types of the norms), PLUS_ONE, PAGE.
+// Defines: HEAD_DIM (a multiple of 4), ROTARY (even, at most HEAD_DIM), FREQUENCIES ({..}, ROTARY / 2 of
+// them), HEADS, KV_HEADS, Q_STRIDE, Q_FORMAT, K_FORMAT (stored types of the norms), PLUS_ONE, PAGE.
 #include "common.cuh"
 #include "rowops.cuh"
 
@@ -23,16 +24,21 @@ DEV Turn turn(u32 position, u32 m) {
     double left = fma(-k, 1.57079632679489655800, angle);
     float r = float(fma(-k, 6.12323399573676603587e-17, left)), r2 = r * r;
     int quadrant = int((long long)k & 3);
-    float s = fmaf(r * r2, fmaf(r2, fmaf(r2, fmaf(r2, 2.7557319e-6f, -1.9841270e-4f), 8.3333333e-3f), -0.16666667f), r);
-    float c = fmaf(r2, fmaf(r2, fmaf(r2, fmaf(r2, fmaf(r2, -2.7557319e-7f, 2.4801587e-5f), -1.3888889e-3f), 4.1666667e-2f),
-                            -0.5f), 1.0f);
+    float s = fmaf(
+        r * r2, fmaf(r2, fmaf(r2, fmaf(r2, 2.7557319e-6f, -1.9841270e-4f), 8.3333333e-3f), -0.16666667f), r);
+    float c = fmaf(
+        r2,
+        fmaf(r2, fmaf(r2, fmaf(r2, fmaf(r2, -2.7557319e-7f, 2.4801587e-5f), -1.3888889e-3f), 4.1666667e-2f),
+             -0.5f),
+        1.0f);
     float cosine = quadrant & 1 ? s : c, sine = quadrant & 1 ? c : s;
     return {quadrant == 1 || quadrant == 2 ? -cosine : cosine, quadrant >= 2 ? -sine : sine};
 }
 
 /// The lane's `PER` quads of one head: norm, then rotation with partners found through `row`.
 template <int STORED>
-DEV void head(const float* from, const void* weight, float eps, const Turn (&turns)[PER][4], float* row, float4 (&x)[PER]) {
+DEV void head(const float* from, const void* weight, float eps, const Turn (&turns)[PER][4], float* row,
+              float4 (&x)[PER]) {
     u32 lane = threadIdx.x % 32;
     float sum = 0;
 #pragma unroll
@@ -61,16 +67,17 @@ DEV void head(const float* from, const void* weight, float eps, const Turn (&tur
             if (d >= ROTARY) break;
             Turn t = turns[i][j];
             float other = row[d < HALF ? d + HALF : d - HALF];
-            v[j] = d < HALF ? __fmaf_rn(v[j], t.c, -__fmul_rn(other, t.s)) : __fmaf_rn(v[j], t.c, __fmul_rn(other, t.s));
+            v[j] = d < HALF ? __fmaf_rn(v[j], t.c, -__fmul_rn(other, t.s))
+                            : __fmaf_rn(v[j], t.c, __fmul_rn(other, t.s));
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-rope_append(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-            const void* __restrict__ q_norm, const void* __restrict__ k_norm, const u32* __restrict__ pos,
-            const u32* __restrict__ kv_slot, u16* __restrict__ k_cache, u16* __restrict__ v_cache,
-            float* __restrict__ q_out, const Shape* __restrict__ shape, float eps) {
+    rope_append(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+                const void* __restrict__ q_norm, const void* __restrict__ k_norm, const u32* __restrict__ pos,
+                const u32* __restrict__ kv_slot, u16* __restrict__ k_cache, u16* __restrict__ v_cache,
+                float* __restrict__ q_out, const Shape* __restrict__ shape, float eps) {
     __shared__ float4 rows_of[WARPS][QUADS];
     pdl_launch();
     u32 lane = threadIdx.x % 32, unit = blockIdx.x * WARPS + threadIdx.x / 32, row = blockIdx.y;
@@ -96,7 +103,8 @@ rope_append(const float* __restrict__ q, const float* __restrict__ k, const floa
             u32 quad = lane + 32 * i;
             if (quad >= QUADS) break;
             u32 lo = pack_bf16(x[i].x, x[i].y), hi = pack_bf16(x[i].z, x[i].w);
-            st_f4(q_out + u64(at) * HEAD_DIM + 4 * quad, make_float4(bf16_lo(lo), bf16_hi(lo), bf16_lo(hi), bf16_hi(hi)));
+            st_f4(q_out + u64(at) * HEAD_DIM + 4 * quad,
+                  make_float4(bf16_lo(lo), bf16_hi(lo), bf16_lo(hi), bf16_hi(hi)));
         }
         return;
     }

@@ -79,8 +79,10 @@ DEV void offsets_of(const u32* count, u32* offset, u32* out) {
     if (lane == 31) out[EXPERTS] = upto;
 }
 
-/// Stable counting sort of the pairs by their expert. `seen` is [WARPS][EXPERTS], `count` and `offset` [EXPERTS].
-DEV void group(const u32* ids, u32 pairs, u32* seen, u32* count, u32* offset, u32* counts, u32* offsets, u32* list) {
+/// Stable counting sort of the pairs by their expert. `seen` is [WARPS][EXPERTS], `count` and `offset`
+/// [EXPERTS].
+DEV void group(const u32* ids, u32 pairs, u32* seen, u32* count, u32* offset, u32* counts, u32* offsets,
+               u32* list) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 run = ((pairs + WARPS - 1) / WARPS + 31) & ~31u, first = warp * run, end = min(pairs, first + run);
     u32* mine = seen + warp * EXPERTS;
@@ -134,8 +136,9 @@ DEV void group_few(const u32* ids, u32 pairs, u32* chosen, u32* counts, u32* off
 
 /// `arrived` is one counter, zero between launches.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-route_rows(const float* __restrict__ logits, u32* ids, float* __restrict__ weights, u32* __restrict__ counts,
-           u32* __restrict__ offsets, u32* __restrict__ list, u32* arrived, const Shape* __restrict__ shape) {
+    route_rows(const float* __restrict__ logits, u32* ids, float* __restrict__ weights,
+               u32* __restrict__ counts, u32* __restrict__ offsets, u32* __restrict__ list, u32* arrived,
+               const Shape* __restrict__ shape) {
     __shared__ u32 seen[WARPS * EXPERTS];
     __shared__ u32 count[EXPERTS < 32 ? 32 : EXPERTS];
     __shared__ u32 offset[EXPERTS];

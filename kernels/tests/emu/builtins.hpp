@@ -21,10 +21,10 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_
     emu::collective("syncwarp", nullptr, 0, line);
 }
 
-#define EMU_SHUFFLE(name, move)                                                                                        \
-    template <class V>                                                                                                 \
-    static inline V name(unsigned mask, V v, int by, int width = 32, int line = __builtin_LINE()) {                    \
-        return emu::shuffle(emu::Move::move, mask, v, by, width, line);                                                \
+#define EMU_SHUFFLE(name, move)                                                                     \
+    template <class V>                                                                              \
+    static inline V name(unsigned mask, V v, int by, int width = 32, int line = __builtin_LINE()) { \
+        return emu::shuffle(emu::Move::move, mask, v, by, width, line);                             \
     }
 EMU_SHUFFLE(__shfl_sync, Index)
 EMU_SHUFFLE(__shfl_xor_sync, Xor)
@@ -63,12 +63,12 @@ static inline V __reduce_or_sync(unsigned mask, V v, int line = __builtin_LINE()
     return emu::reduce(mask, v, line, [](V a, V b) { return V(a | b); });
 }
 
-#define EMU_ATOMIC(name, expression)                                                                                   \
-    template <class V, class W>                                                                                        \
-    static inline V name(V* p, W by) {                                                                                 \
-        V v = V(by), old = *p;                                                                                         \
-        *p = (expression);                                                                                             \
-        return old;                                                                                                    \
+#define EMU_ATOMIC(name, expression)   \
+    template <class V, class W>        \
+    static inline V name(V* p, W by) { \
+        V v = V(by), old = *p;         \
+        *p = (expression);             \
+        return old;                    \
     }
 EMU_ATOMIC(atomicAdd, V(old + v))
 EMU_ATOMIC(atomicSub, V(old - v))
@@ -76,7 +76,7 @@ EMU_ATOMIC(atomicMax, old > v ? old : v)
 EMU_ATOMIC(atomicMin, old < v ? old : v)
 EMU_ATOMIC(atomicExch, v)
 EMU_ATOMIC(atomicOr, V(old | v))
-EMU_ATOMIC(atomicAnd, V(old & v))
+EMU_ATOMIC(atomicAnd, V(old& v))
 EMU_ATOMIC(atomicInc, old >= v ? V(0) : V(old + 1))
 #undef EMU_ATOMIC
 template <class V, class W, class X>
@@ -157,8 +157,8 @@ static inline int __dp4a(int a, int b, int c) {
     return c;
 }
 
-#define EMU_MINMAX(a, b, r)                                                                                            \
-    static inline r min(a x, b y) { return (r)x < (r)y ? (r)x : (r)y; }                                                \
+#define EMU_MINMAX(a, b, r)                                             \
+    static inline r min(a x, b y) { return (r)x < (r)y ? (r)x : (r)y; } \
     static inline r max(a x, b y) { return (r)x > (r)y ? (r)x : (r)y; }
 EMU_MINMAX(int, int, int)
 EMU_MINMAX(unsigned, unsigned, unsigned)

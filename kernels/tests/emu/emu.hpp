@@ -1,9 +1,9 @@
 // CPU emulator of one CUDA grid, so that g++ can run our kernels where there is no GPU.
 //
-// Blocks run one after another (in a seeded order), the threads of a block as fibers that switch at barriers and warp
-// collectives only. Shared memory starts as NaN in every block; copies by cp.async land at the wait that asks
-// for them; a barrier or collective that not all threads reach, or reach from different lines, is an error that
-// names the threads. Read first: `emu_run` in run.hpp, then `collective` here.
+// Blocks run one after another (in a seeded order), the threads of a block as fibers that switch at barriers
+// and warp collectives only. Shared memory starts as NaN in every block; copies by cp.async land at the wait
+// that asks for them; a barrier or collective that not all threads reach, or reach from different lines, is
+// an error that names the threads. Read first: `emu_run` in run.hpp, then `collective` here.
 #pragma once
 #define SPARK_EMU 1
 #include <cmath>
@@ -92,8 +92,8 @@ static bool failed;
 [[noreturn]] static __attribute__((noinline)) void fail(const char* format, ...) {
     va_list args;
     va_start(args, format);
-    int n = std::snprintf(message, sizeof message, "block (%u,%u,%u) thread %u: ", block_index.x, block_index.y,
-                          block_index.z, T ? T->tid.x : 0);
+    int n = std::snprintf(message, sizeof message, "block (%u,%u,%u) thread %u: ", block_index.x,
+                          block_index.y, block_index.z, T ? T->tid.x : 0);
     std::vsnprintf(message + n, sizeof message - n, format, args);
     va_end(args);
     failed = true;
@@ -123,9 +123,10 @@ static __attribute__((noinline)) void barrier(unsigned id, unsigned count, int l
     }
 }
 
-/// One warp collective: every lane deposits `in`, waits for the others and sees all 32 deposits. Two sets of slots
-/// take turns: a lane that deposits for the next collective has seen all others arrive at this one.
-static __attribute__((noinline)) const Slot* collective(const char* what, const void* in, size_t bytes, int line) {
+/// One warp collective: every lane deposits `in`, waits for the others and sees all 32 deposits. Two sets of
+/// slots take turns: a lane that deposits for the next collective has seen all others arrive at this one.
+static __attribute__((noinline)) const Slot* collective(const char* what, const void* in, size_t bytes,
+                                                        int line) {
     Warp& w = warps[T->warp];
     if (w.arrived == 0) w.what = what;
     if (w.what != what && std::strcmp(w.what, what))
@@ -143,7 +144,8 @@ static __attribute__((noinline)) const Slot* collective(const char* what, const 
 }
 
 static inline void full(unsigned mask, const char* what, int line) {
-    if (mask != 0xffffffffu) fail("%s at line %d with mask %08x: the emulator knows whole warps", what, line, mask);
+    if (mask != 0xffffffffu)
+        fail("%s at line %d with mask %08x: the emulator knows whole warps", what, line, mask);
 }
 
 template <class V>
@@ -162,10 +164,18 @@ static inline V shuffle(Move move, unsigned mask, V value, int by, int width, in
     const Slot* slots = collective("shuffle", &value, sizeof value, line);
     int lane = T->lane, base = lane & ~(width - 1), last = base + width - 1, from = lane;
     switch (move) {
-    case Move::Index: from = base + (by & (width - 1)); break;
-    case Move::Xor: from = (lane ^ by) > last ? lane : (lane ^ by); break;
-    case Move::Down: from = lane + by > last ? lane : lane + by; break;
-    case Move::Up: from = lane - by < base ? lane : lane - by; break;
+        case Move::Index:
+            from = base + (by & (width - 1));
+            break;
+        case Move::Xor:
+            from = (lane ^ by) > last ? lane : (lane ^ by);
+            break;
+        case Move::Down:
+            from = lane + by > last ? lane : lane + by;
+            break;
+        case Move::Up:
+            from = lane - by < base ? lane : lane - by;
+            break;
     }
     return from_lane<V>(slots, from);
 }
@@ -212,7 +222,9 @@ static inline int sync_count(bool bit, int line) {
 
 static inline unsigned char* dynamic_shared() { return dynamic; }
 
-static inline void named_barrier(unsigned id, unsigned count, int line = __builtin_LINE()) { barrier(id, count, line); }
+static inline void named_barrier(unsigned id, unsigned count, int line = __builtin_LINE()) {
+    barrier(id, count, line);
+}
 
 }  // namespace emu
 

@@ -35,8 +35,9 @@ namespace emu {
 constexpr size_t STACK = 128 << 10, GUARD = 4096;
 static unsigned char* stacks;
 
-/// A kernel's arguments by register class. In the System V convention integers and pointers fill six registers in order
-/// and then the stack, floats fill eight vector registers: one signature serves every kernel of at most 8 floats.
+/// A kernel's arguments by register class. In the System V convention integers and pointers fill six
+/// registers in order and then the stack, floats fill eight vector registers: one signature serves every
+/// kernel of at most 8 floats.
 struct Call {
     void* entry;
     uint64_t ints[40];
@@ -45,15 +46,17 @@ struct Call {
 static Call call;
 
 static void enter() {
-    using Fn = void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, float, float, float, float, float,
-                        float, float, float, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                        uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                        uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+    using Fn =
+        void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, float, float, float, float,
+                 float, float, float, float, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                 uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                 uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
     const uint64_t* i = call.ints;
     const float* f = call.floats;
-    reinterpret_cast<Fn>(call.entry)(i[0], i[1], i[2], i[3], i[4], i[5], f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7],
-                                     i[6], i[7], i[8], i[9], i[10], i[11], i[12], i[13], i[14], i[15], i[16], i[17],
-                                     i[18], i[19], i[20], i[21], i[22], i[23], i[24], i[25], i[26], i[27], i[28], i[29]);
+    reinterpret_cast<Fn>(call.entry)(i[0], i[1], i[2], i[3], i[4], i[5], f[0], f[1], f[2], f[3], f[4], f[5],
+                                     f[6], f[7], i[6], i[7], i[8], i[9], i[10], i[11], i[12], i[13], i[14],
+                                     i[15], i[16], i[17], i[18], i[19], i[20], i[21], i[22], i[23], i[24],
+                                     i[25], i[26], i[27], i[28], i[29]);
     T->done = true;
     void* dropped;
     emu_switch(&dropped, scheduler);
@@ -78,7 +81,8 @@ static std::vector<unsigned> order(unsigned n, uint64_t& seed) {
 
 static void stuck() {
     T = nullptr;
-    int n = std::snprintf(message, sizeof message, "block (%u,%u,%u) is stuck:", block_index.x, block_index.y, block_index.z);
+    int n = std::snprintf(message, sizeof message, "block (%u,%u,%u) is stuck:", block_index.x, block_index.y,
+                          block_index.z);
     unsigned ended = 0, shown = 0;
     for (unsigned i = 0; i < block_threads; i++) ended += threads[i].done;
     n += std::snprintf(message + n, sizeof message - n, " %u threads ended;", ended);
@@ -86,7 +90,8 @@ static void stuck() {
         Thread& t = threads[i];
         bool like_the_last = i && threads[i - 1].line == t.line && threads[i - 1].done == t.done;
         if (t.done || like_the_last) continue;
-        n += std::snprintf(message + n, sizeof message - n, " thread %u waits in %s at line %d;", i, t.what, t.line);
+        n += std::snprintf(message + n, sizeof message - n, " thread %u waits in %s at line %d;", i, t.what,
+                           t.line);
         shown++;
     }
     failed = true;
@@ -132,7 +137,8 @@ static void run_block(unsigned shared, uint64_t& seed) {
     }
     for (size_t i = 0; i < GUARD; i++)
         if (dynamic[-1 - long(i)] != POISON || dynamic[shared + i] != POISON) {
-            std::snprintf(message, sizeof message, "block (%u,%u,%u) wrote %ld bytes beyond its %u bytes of shared memory",
+            std::snprintf(message, sizeof message,
+                          "block (%u,%u,%u) wrote %ld bytes beyond its %u bytes of shared memory",
                           block_index.x, block_index.y, block_index.z, long(i), shared);
             failed = true;
             return;
@@ -141,16 +147,19 @@ static void run_block(unsigned shared, uint64_t& seed) {
 
 }  // namespace emu
 
-/// Runs a grid. `ints` and `floats` are the kernel's arguments by class, each in order. Returns 0, or 1 with a message.
-extern "C" __attribute__((visibility("default"))) int emu_run(void* entry, const uint32_t* grid, uint32_t block,
-                                                              uint32_t shared, const uint64_t* ints, uint32_t nints,
-                                                              const float* floats, uint32_t nfloats, uint64_t seed,
-                                                              char* message, uint32_t length) {
+/// Runs a grid. `ints` and `floats` are the kernel's arguments by class, each in order. Returns 0, or 1 with
+/// a message.
+extern "C" __attribute__((visibility("default"))) int emu_run(void* entry, const uint32_t* grid,
+                                                              uint32_t block, uint32_t shared,
+                                                              const uint64_t* ints, uint32_t nints,
+                                                              const float* floats, uint32_t nfloats,
+                                                              uint64_t seed, char* message, uint32_t length) {
     using namespace emu;
     failed = false;
     T = nullptr;
     if (nints > 30 || nfloats > 8 || block == 0 || block > MAX_THREADS || block % WARP) {
-        std::snprintf(message, length, "%u integer and %u float arguments, block of %u", nints, nfloats, block);
+        std::snprintf(message, length, "%u integer and %u float arguments, block of %u", nints, nfloats,
+                      block);
         return 1;
     }
     call = {};
@@ -158,7 +167,8 @@ extern "C" __attribute__((visibility("default"))) int emu_run(void* entry, const
     std::memcpy(call.ints, ints, 8 * nints);
     std::memcpy(call.floats, floats, 4 * nfloats);
     if (!stacks) stacks = static_cast<unsigned char*>(std::aligned_alloc(4096, STACK * MAX_THREADS));
-    unsigned char* arena = static_cast<unsigned char*>(std::aligned_alloc(4096, (shared + 3 * GUARD) / GUARD * GUARD + GUARD));
+    unsigned char* arena =
+        static_cast<unsigned char*>(std::aligned_alloc(4096, (shared + 3 * GUARD) / GUARD * GUARD + GUARD));
     dynamic = arena + GUARD;
     grid_dim = dim3(grid[0], grid[1], grid[2]);
     block_dim = dim3(block);

@@ -10,9 +10,11 @@ static inline float bf16(unsigned bits) {
     return x;
 }
 
-/// d += a b for one 16 x 8 x 16 tile; a is row major, b column major, both pairs of BF16 in a register (low half first).
-/// Products are exact; they are summed in double and rounded once, which is at least as exact as the hardware.
-static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
+/// d += a b for one 16 x 8 x 16 tile; a is row major, b column major, both pairs of BF16 in a register (low
+/// half first). Products are exact; they are summed in double and rounded once, which is at least as exact as
+/// the hardware.
+static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                            int line = __builtin_LINE()) {
     unsigned in[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     const Slot* slots = collective("mma", in, sizeof in, line);
     auto word = [&](unsigned lane, unsigned at) {
@@ -35,7 +37,8 @@ static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigne
 }
 
 /// d += a b for one 16 x 8 x 32 tile of signed bytes (four in a register, lowest first).
-static inline void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int line = __builtin_LINE()) {
+static inline void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                          int line = __builtin_LINE()) {
     unsigned in[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     const Slot* slots = collective("mma.s8", in, sizeof in, line);
     unsigned g = T->lane / 4, t = T->lane % 4;
@@ -50,9 +53,11 @@ static inline void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&
 }
 
 /// `count` 8 x 8 matrices of 16-bit values; lane 8 m + r brings the address of row r of matrix m.
-static inline void ldmatrix(unsigned* r, int count, const void* row, bool trans, int line = __builtin_LINE()) {
+static inline void ldmatrix(unsigned* r, int count, const void* row, bool trans,
+                            int line = __builtin_LINE()) {
     bool used = T->lane < unsigned(8 * count);
-    if (used && reinterpret_cast<uintptr_t>(row) % 16) fail("ldmatrix at line %d: row is not 16-byte aligned", line);
+    if (used && reinterpret_cast<uintptr_t>(row) % 16)
+        fail("ldmatrix at line %d: row is not 16-byte aligned", line);
     const Slot* slots = collective(trans ? "ldmatrix.trans" : "ldmatrix", &row, sizeof row, line);
     unsigned a = T->lane / 4, b = 2 * (T->lane % 4);
     for (int m = 0; m < count; m++) {
@@ -84,7 +89,8 @@ static inline void land(unsigned groups) {
     copies.erase(copies.begin(), copies.begin() + n);
 }
 
-static inline void cp_async(void* to, const void* from, int bytes, int take = -1, int line = __builtin_LINE()) {
+static inline void cp_async(void* to, const void* from, int bytes, int take = -1,
+                            int line = __builtin_LINE()) {
     if (take < 0) take = bytes;
     if (bytes != 4 && bytes != 8 && bytes != 16) fail("cp.async of %d bytes at line %d", bytes, line);
     if (reinterpret_cast<uintptr_t>(to) % bytes || (take && reinterpret_cast<uintptr_t>(from) % bytes))
@@ -104,7 +110,8 @@ static inline void cp_async_wait_all() { land(T->group + 1); }
 /// A vector load or store of `bytes` must be aligned to them. Returns the address.
 template <class V>
 static inline V* aligned(V* p, unsigned bytes, int line = __builtin_LINE()) {
-    if (reinterpret_cast<uintptr_t>(p) % bytes) fail("access of %u bytes at line %d is misaligned", bytes, line);
+    if (reinterpret_cast<uintptr_t>(p) % bytes)
+        fail("access of %u bytes at line %d is misaligned", bytes, line);
     return p;
 }
 

@@ -56,7 +56,8 @@ fn run(s: Shape, sequences: &[(usize, usize)], decode: bool) -> Option<Vec<u8>> 
     }
     pos.resize(room, 0);
     seg.resize(room, 0);
-    let q: Vec<f32> = c.values(rows * heads * d, 3.0).iter().map(|x| kernels::values::round_bf16(*x)).collect();
+    let q: Vec<f32> =
+        c.values(rows * heads * d, 3.0).iter().map(|x| kernels::values::round_bf16(*x)).collect();
     let mut q = q;
     q.resize(room * heads * d, f32::NAN);
     let q = c.f32s("q", &q);
@@ -68,7 +69,20 @@ fn run(s: Shape, sequences: &[(usize, usize)], decode: bool) -> Option<Vec<u8>> 
     let scale = (d as f32).sqrt().recip();
     let kv_bytes = 2;
     let op = Attend {
-        q, gate, k_cache, v_cache, kv_bytes, pos, seg, table, max_pages, heads, kv_heads, head_dim: d, scale, out,
+        q,
+        gate,
+        k_cache,
+        v_cache,
+        kv_bytes,
+        pos,
+        seg,
+        table,
+        max_pages,
+        heads,
+        kv_heads,
+        head_dim: d,
+        scale,
+        out,
         out_kind,
     };
     let shape = StepShape { rows, out_rows: rows, seqs: sequences.len() };
@@ -104,7 +118,9 @@ fn tiles_of_rows_and_wide_heads() {
 
 #[test]
 fn a_row_has_the_same_bits_in_a_tile_and_in_the_work_list() {
-    for (s, length) in [(shape(1, 6, 256, true), 1100), (shape(2, 8, 128, false), 260), (shape(1, 2, 64, false), 4200)] {
+    for (s, length) in
+        [(shape(1, 6, 256, true), 1100), (shape(2, 8, 128, false), 260), (shape(1, 2, 64, false), 4200)]
+    {
         let Some(tile) = run(s, &[(length, 1)], false) else { return };
         assert_eq!(Some(tile), run(s, &[(length, 1)], true));
     }

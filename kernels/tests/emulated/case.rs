@@ -147,15 +147,16 @@ impl Case {
                 return values.iter().flat_map(|x| bf16_from_f32(*x).to_le_bytes()).collect();
             }
             // Any finite half: an exponent field of 0 to 15.
-            Format::F16 => return (0..n * k).flat_map(|_| (self.word() as u16 & 0xbfff).to_le_bytes()).collect(),
+            Format::F16 => {
+                return (0..n * k).flat_map(|_| (self.word() as u16 & 0xbfff).to_le_bytes()).collect();
+            }
             Format::Q8_0 => &[0],
             Format::Q4_K | Format::Q5_K => &[0, 2],
             Format::Q6_K => &[208],
             Format::Q2_K => &[80, 82],
             other => panic!("no random rows of {}", other.name()),
         };
-        let mut bytes: Vec<u8> =
-            (0..format.matrix_bytes(n, k).unwrap()).map(|_| self.word() as u8).collect();
+        let mut bytes: Vec<u8> = (0..format.matrix_bytes(n, k).unwrap()).map(|_| self.word() as u8).collect();
         for block in bytes.chunks_exact_mut(format.block_bytes()) {
             for at in scales {
                 // Exponent field 6: a magnitude of 2^-9 to 2^-8.
@@ -193,7 +194,9 @@ impl Case {
         let mut ran: Option<Memory> = None;
         // Neither the order of blocks and threads nor the device (its grid) may show, and counters must be left zero
         // for the next launch.
-        for (target, seeds) in [(Target::SM_90A, &[0, 1 + self.seed][..]), (Target::SM_121A, &[2 + self.seed][..])] {
+        for (target, seeds) in
+            [(Target::SM_90A, &[0, 1 + self.seed][..]), (Target::SM_121A, &[2 + self.seed][..])]
+        {
             let view = PlanView::new(&plan);
             let calls = bind(&op, &view, &target).unwrap();
             let mut work = vec![0u64; (workspace(&op, &view, &target) as usize).div_ceil(8) + 16];

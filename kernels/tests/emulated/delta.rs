@@ -40,7 +40,23 @@ fn run(form: DeltaForm, (k_heads, v_heads, dk, dv): Heads, lengths: &[usize], ou
     };
     let out = c.out("out", size * (rows + 1) * v_heads * dv, close);
     let op = Delta {
-        form, qkv, z, a, b, a_log, dt_bias, norm, eps: 1e-6, state, seg_start, slot, k_heads, v_heads, dk, dv, out,
+        form,
+        qkv,
+        z,
+        a,
+        b,
+        a_log,
+        dt_bias,
+        norm,
+        eps: 1e-6,
+        state,
+        seg_start,
+        slot,
+        k_heads,
+        v_heads,
+        dk,
+        dv,
+        out,
         out_kind,
     };
     c.run_shape(e, Op::Delta(op), StepShape { rows, out_rows: rows, seqs }, &[]);

@@ -2,8 +2,8 @@
 use crate::case::{Case, bucket};
 use crate::emulator::emulator;
 use kernels::embed::Embed;
-use kernels::formats::planar::to_planar;
 use kernels::formats::Format;
+use kernels::formats::planar::to_planar;
 use kernels::launch::Op;
 use ledger::Feature;
 

@@ -128,7 +128,15 @@ impl Emulator {
         let made = folder.join("made.so");
         // A dot product in f32 must round where the source says so: no contraction.
         let mut c = Command::new(&self.compiler);
-        c.args(["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-fno-gnu-unique", "-fPIC", "-shared"]);
+        c.args([
+            "-std=c++20",
+            "-O1",
+            "-march=native",
+            "-ffp-contract=off",
+            "-fno-gnu-unique",
+            "-fPIC",
+            "-shared",
+        ]);
         c.args(["-fvisibility=hidden", "-Wno-unknown-pragmas", "-x", "c++", "-include"]);
         c.arg(emu_folder().join("emu.hpp")).arg("-I").arg(&folder);
         c.args(call.defines.iter().map(|(name, value)| format!("-D{name}={value}")));

@@ -20,7 +20,8 @@ fn run(heads: usize, kv_heads: usize, head_dim: usize, rotary_dims: usize, gated
     let v = c.random("v", (rows + 1) * kv_heads * head_dim, 5.0);
     let norm = |c: &mut Case, name: &str| {
         let w = c.values(head_dim, 2.0);
-        let (buf, format) = if gated { (c.bf16s(name, &w), Format::Bf16) } else { (c.f32s(name, &w), Format::F32) };
+        let (buf, format) =
+            if gated { (c.bf16s(name, &w), Format::Bf16) } else { (c.f32s(name, &w), Format::F32) };
         SmallWeight { buf, format, len: head_dim as u64 }
     };
     let (q_norm, k_norm) = (norm(&mut c, "q_norm"), norm(&mut c, "k_norm"));
@@ -36,8 +37,25 @@ fn run(heads: usize, kv_heads: usize, head_dim: usize, rotary_dims: usize, gated
     c.run(
         e,
         Op::Rope(Rope {
-            q, q_stride, k, v, q_norm, k_norm, eps, plus_one, heads, kv_heads, head_dim, rotary_dims, theta, pos,
-            kv_slot, k_cache, v_cache, kv_bytes, q_out,
+            q,
+            q_stride,
+            k,
+            v,
+            q_norm,
+            k_norm,
+            eps,
+            plus_one,
+            heads,
+            kv_heads,
+            head_dim,
+            rotary_dims,
+            theta,
+            pos,
+            kv_slot,
+            k_cache,
+            v_cache,
+            kv_bytes,
+            q_out,
         }),
         rows,
         &[],

@@ -15,7 +15,12 @@ fn run(experts: usize, top_k: usize, rows: usize, room: usize, norm_topk: bool) 
     let counts = c.exact("counts", 4 * experts);
     let offsets = c.exact("offsets", 4 * (experts + 1));
     let list = c.exact("list", 4 * room * top_k);
-    c.run(e, Op::Route(Route { logits, experts, top_k, norm_topk, ids, weights, counts, offsets, list }), rows, &[]);
+    c.run(
+        e,
+        Op::Route(Route { logits, experts, top_k, norm_topk, ids, weights, counts, offsets, list }),
+        rows,
+        &[],
+    );
 }
 
 #[test]
