@@ -90,7 +90,9 @@ impl Attend {
         let blocks = Block::decode(self.head_dim);
         // Two blocks a multiprocessor where it has room for two rings of a whole unit's tiles in flight, then one
         // block with such a ring, then whatever fits.
-        for (resident, least) in [(2, 5), (1, 5), (1, 2)] {
+        // A wide head's group of queries and outputs needs 155 registers a thread: two blocks of 256 would spill.
+        let most = if self.head_dim > 128 { 1 } else { 2 };
+        for (resident, least) in [(2, 5), (1, 5), (1, 2)].into_iter().filter(|(r, _)| *r <= most) {
             let room = (per_sm / resident - RESERVED).min(target.shared_per_block as usize) - STATIC;
             for block in blocks {
                 match block.stages(self.head_dim, rest, room, 6) {
