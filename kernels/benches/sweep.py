@@ -203,7 +203,7 @@ class Linear:
         return gemv_configs(self.k, self.paired) if self.rows <= 8 else tile_configs(self.rows, self.paired, plain)
 
     def defines(self, cfg):
-        out = {"K_DIM": self.k, "OUT_ROWS": 0, **cfg}
+        out = {"K_DIM": self.k, "OUT_ROWS": 0, "CFG_ONE": int(self.rows == 1), **cfg}
         for i, (f, n, e) in enumerate(self.parts):
             out.update({f"P{i}_FMT": f, f"P{i}_N": n, f"P{i}_EPI": e})
         return out
@@ -268,7 +268,7 @@ class Experts:
 
     def defines(self, cfg):
         return {"K_DIM": self.k, "N_DIM": self.n, "FMT": self.fmt, "EXPERTS": 128, "TOP_K": 8, "PAIR": int(self.paired),
-                "BY_PAIR": int(not self.paired), "EPI": 3 if self.paired else 0, **cfg}
+                "BY_PAIR": int(not self.paired), "EPI": 3 if self.paired else 0, "CFG_ONE": int(self.rows == 1), **cfg}
 
     def geometry(self, cfg):
         tiles = ceil(self.n, 16)

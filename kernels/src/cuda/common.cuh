@@ -53,7 +53,14 @@ DEV u16 f32_to_f16(float x) {
 /// a - b of bf16 pairs, each rounded once.
 DEV u32 sub_bf16x2(u32 a, u32 b) { return pack_bf16(bf16_lo(a) - bf16_lo(b), bf16_hi(a) - bf16_hi(b)); }
 DEV u32 add_bf16x2(u32 a, u32 b) { return pack_bf16(bf16_lo(a) + bf16_lo(b), bf16_hi(a) + bf16_hi(b)); }
+/// (a & mask) | bits in one instruction.
+DEV u32 and_or(u32 a, u32 mask, u32 bits) { return (a & mask) | bits; }
 #else
+DEV u32 and_or(u32 a, u32 mask, u32 bits) {
+    u32 out;  // written out: the compiler splits it in two where both operands are constants
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(mask), "r"(bits));
+    return out;
+}
 DEV u32 pack_bf16(float lo, float hi) {
     u32 out;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(hi), "f"(lo));

@@ -17,25 +17,34 @@ constexpr int units_of(int k, int unit) { return (k + unit - 1) / unit; }
 /// First unit of slice `s`.
 constexpr u32 slice_begin(int units, int slices, u32 s) { return u32(units) * s / u32(slices); }
 
-/// B operands from rows in global memory: this lane's row (column g of the tile), or none.
-template <int K, bool SPLIT> struct GlobalRows {
-    static constexpr bool ROLLED = false;
-    const u16* row;  // null: zeros
-    u32 t;
-    DEV GlobalRows(const u16* r, const Lane& l) : row(r), t(l.t) {}
+/// B operands from rows in global memory, `row` that of this lane's column. A column that nobody stores may hold any
+/// row: columns do not mix. `ONE`: only the first column counts.
+template <int K, bool SPLIT, bool ONE> struct GlobalRows {
+    static constexpr bool ROLLED = false, EVEN = ONE;
+    const u16* lane;  // this lane's first value
+    u32 t, minus[4];
+    DEV GlobalRows(const u16* row, const Lane& l, u32 bias) : lane(row + (SPLIT ? 4 : 8) * l.t), t(l.t) {
+        // Four registers that stay: known constants would be moved into place for every mma. Rows are aligned to
+        // 8 bytes, which the compiler does not know, so all four are `bias`.
+        u32 low = u32(u64(row));
+        minus[0] = bias + (low & 1), minus[1] = bias + (low & 2), minus[2] = bias + (low & 4);
+        minus[3] = bias + (low & 3);
+    }
     DEV uint4 get(int, u32 k0) const {
-        if (!row || (K % 32 != 0 && !SPLIT && k0 + 8 * t >= K)) return make_uint4(0, 0, 0, 0);
-        if (!SPLIT) return *(const uint4*)(row + k0 + 8 * t);
-        uint2 a = *(const uint2*)(row + k0 + 4 * t), b = *(const uint2*)(row + k0 + 16 + 4 * t);
+        if (K % 32 != 0 && !SPLIT && k0 + 8 * t >= K) return make_uint4(0, 0, 0, 0);
+        if (!SPLIT) return *(const uint4*)(lane + k0);
+        uint2 a = *(const uint2*)(lane + k0), b = *(const uint2*)(lane + k0 + 16);
         return make_uint4(a.x, a.y, b.x, b.y);
     }
 };
 
 /// B operands from rows staged in shared memory, `STRIDE` bytes apart; `k0` counts from the staged chunk.
 template <bool SPLIT, int STRIDE> struct SharedRows {
-    static constexpr bool ROLLED = true;
+    static constexpr bool ROLLED = true, EVEN = false;
     const u8* lane_row;  // row g of the chunk, at this lane's first value
-    DEV SharedRows(const u8* chunk, const Lane& l) : lane_row(chunk + l.g * STRIDE + (SPLIT ? 8 : 16) * l.t) {}
+    u32 minus[4];
+    DEV SharedRows(const u8* chunk, const Lane& l, u32 bias)
+        : lane_row(chunk + l.g * STRIDE + (SPLIT ? 8 : 16) * l.t), minus{bias, bias, bias, bias} {}
     DEV uint4 get(int nt, u32 k0) const {
         const u8* p = lane_row + nt * (8 * STRIDE) + 2 * k0;
         if (!SPLIT) return *(const uint4*)p;
@@ -44,9 +53,10 @@ template <bool SPLIT, int STRIDE> struct SharedRows {
     }
 };
 
-DEV void scaled_add(float (&acc)[4], const float (&c)[4], const float (&d)[2]) {
+/// acc += d * c by rows; `EVEN`: in the even columns only.
+template <bool EVEN> DEV void scaled_add(float (&acc)[4], const float (&c)[4], const float (&d)[2]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) acc[i] = fmaf(d[i >> 1], c[i], acc[i]);
+    for (int i = 0; i < 4; i += EVEN ? 2 : 1) acc[i] = fmaf(d[i >> 1], c[i], acc[i]);
 }
 
 /// acc += 32 values under block scales, from value `k0` of the rows, the q-th 32 of this turn.
@@ -70,17 +80,16 @@ DEV void scaled_product(const typename W::Open (&w)[MT], int q, const X& x, u32 
             u32 b[2][2] = {{v.x, v.y}, {v.z, v.w}};
             float bias[4] = {0, 0, 0, 0};
             if constexpr (W::BIAS != 0) {
-                u32 minus[4] = {W::BIAS, W::BIAS, W::BIAS, W::BIAS};
 #pragma unroll
-                for (int s = 0; s < STEPS; s++) mma_bf16(bias, minus, b[first + s]);
+                for (int s = 0; s < STEPS; s++) mma_bf16(bias, x.minus, b[first + s]);
             }
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 float c[4] = {bias[0], bias[1], bias[2], bias[3]};
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) mma_bf16(c, a[m][s], b[first + s]);
-                scaled_add(acc[m][n], c, d[m]);
-                if constexpr (W::BIAS != 0) scaled_add(acc[m][n], bias, low[m]);
+                scaled_add<X::EVEN>(acc[m][n], c, d[m]);
+                if constexpr (W::BIAS != 0) scaled_add<X::EVEN>(acc[m][n], bias, low[m]);
             }
         }
     }
@@ -267,7 +276,7 @@ DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u3
             u32 next = c + STAGES - 1;
             if (next < chunks) S::copy(shared + next % STAGES * S::BYTES, x, index, (u0 + next * CU) * W::UNIT);
             cp_async_commit();
-            SharedRows<S::SPLIT, S::STRIDE> rows(shared + c % STAGES * S::BYTES, l);
+            SharedRows<S::SPLIT, S::STRIDE> rows(shared + c % STAGES * S::BYTES, l, W::BIAS);
 #pragma unroll
             for (int i = 0; i < CU; i++) {
                 u32 u = u0 + c * CU + i;

@@ -179,7 +179,7 @@ template <int K, bool FULL> struct Weights<Q8_0, K, FULL> {
     }
     /// Bytes 0 and 2 of `w` as signed integers: 128 + low seven bits, then -128 or, where the sign is set, -256.
     static DEV u32 pair(u32 w) {
-        return add_bf16x2((w & 0x007f007fu) | 0x43004300u, (w & 0x00800080u) | 0xc300c300u);
+        return add_bf16x2(and_or(w, 0x007f007fu, 0x43004300u), and_or(w, 0x00800080u, 0xc300c300u));
     }
     static DEV void frag(const Regs& r, int, int step, int, u32 (&a)[4]) {
         u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
@@ -243,7 +243,7 @@ template <int K, bool FULL> struct Weights<Q4_K, K, FULL> {
         r.ha = ld16_keep(s.head.row0(u / 2)), r.hb = ld16_keep(s.head.row1(u / 2));
         r.half = u & 1;
     }
-    static DEV u32 pair(u32 w, int by) { return (shift(w, by) & 0x00780078u) | 0x41804180u; }
+    static DEV u32 pair(u32 w, int by) { return and_or(shift(w, by), 0x00780078u, 0x41804180u); }
     static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
         int nibble = 4 * q;
         u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
@@ -290,7 +290,7 @@ template <int K, bool FULL> struct Weights<Q5_K, K, FULL> {
     }
     /// `f` holds the bit wanted at bit 0 or, of the second pair, 8.
     static DEV u32 pair(u32 w, int by, u32 f, int fby) {
-        return ((shift(w, by) & 0x003c003cu) | 0x42004200u) | (shift(f, fby) & 0x00400040u);
+        return and_or(shift(f, fby), 0x00400040u, and_or(shift(w, by), 0x003c003cu, 0x42004200u));
     }
     static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
         int nibble = 4 * q;
@@ -345,7 +345,7 @@ template <int K, bool FULL> struct Weights<Q6_K, K, FULL> {
     }
     /// 128 + q of six bits, then 160 off: q - 32, exactly.
     static DEV u32 pair(u32 w, int by, u32 h, int hby) {
-        u32 q = ((shift(w, by) & 0x000f000fu) | 0x43004300u) | (shift(h, hby) & 0x00300030u);
+        u32 q = and_or(shift(h, hby), 0x00300030u, and_or(shift(w, by), 0x000f000fu, 0x43004300u));
         return sub_bf16x2(q, 0x43204320u);
     }
     static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
@@ -387,7 +387,7 @@ template <int K, bool FULL> struct Weights<Q2_K, K, FULL> {
         r.sa = ld16_stream(s.sc.row0(u)), r.sb = ld16_stream(s.sc.row1(u));
         r.da = ld4_stream(s.d.row0(u)), r.db = ld4_stream(s.d.row1(u));
     }
-    static DEV u32 pair(u32 w, int by) { return (shift(w, by) & 0x00600060u) | 0x40804080u; }
+    static DEV u32 pair(u32 w, int by) { return and_or(shift(w, by), 0x00600060u, 0x40804080u); }
     static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
         u32 u = step ? r.a.y : r.a.x, v = step ? r.b.y : r.b.x;
         a[0] = pair(u, 5 - 2 * q), a[1] = pair(v, 5 - 2 * q);

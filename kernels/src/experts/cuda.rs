@@ -153,7 +153,9 @@ impl Product<'_> {
     fn gemv(&self, c: Gemv, plan: &PlanView, target: &Target) -> KernelCall {
         let mut defines = self.defines();
         defines.extend([define("GEMV", 1), define("CFG_R", c.tiles), define("CFG_U", c.depth)]);
-        defines.push(define("CFG_MIN_BLOCKS", c.blocks));
+        // One row of the step: every expert has one pair at most.
+        let one = u32::from(plan.bucket.rows == 1);
+        defines.extend([define("CFG_MIN_BLOCKS", c.blocks), define("CFG_ONE", one)]);
         let each = if self.up.is_some() { c.tiles / 2 } else { c.tiles };
         let active = self.groups.experts.min(plan.bucket.rows * self.groups.top_k);
         let items = active * self.w.n.div_ceil(16).div_ceil(each);

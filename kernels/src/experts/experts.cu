@@ -90,10 +90,9 @@ experts_gemv(const u16* x, const u8* w, const u8* up, u32 bytes, const u32* offs
     stream.prime(src, u0, u1);
     for (u32 c = 0;;) {
         u32 columns = min(pairs - c, 8u), first = begin + c, tile0 = group * OUT_TILES;
-        const u16* row = nullptr;
-        if (l.g < columns) row = x + u64(row_of(list[first + l.g])) * K_DIM;
+        const u16* row = x + u64(row_of(list[first + (l.g < columns ? l.g : 0)])) * K_DIM;
         float acc[1][1][4] = {};
-        stream.template run<1>(src, u0, u1, GlobalRows<K_DIM, W::SPLIT>(row, l), acc);
+        stream.template run<1>(src, u0, u1, GlobalRows<K_DIM, W::SPLIT, CFG_ONE>(row, l, W::BIAS), acc);
         // The next weights are on their way while this item is merged and stored.
         c += 8;
         if (c >= pairs) {

@@ -233,7 +233,8 @@ impl Linear {
         }
         let groups = self.parts.chunks(PARTS);
         if self.bucket_rows(plan) <= GEMV_ROWS {
-            groups.map(|g| self.gemv(g, self.gemv_standing(g))).collect()
+            let one = self.bucket_rows(plan) == 1;
+            groups.map(|g| self.gemv(g, self.gemv_standing(g), one)).collect()
         } else {
             groups.map(|g| self.tile(g, self.tile_standing(g, plan, target), plan)).collect()
         }
@@ -258,14 +259,14 @@ impl Linear {
         c
     }
 
-    /// Up to eight rows with these constants.
+    /// Up to eight rows with these constants; `one` promises a single row.
     ///
     /// # Errors
     /// [`BindError`] for an output kind without a kernel.
-    pub fn gemv(&self, group: &[LinearPart], c: Gemv) -> Result<KernelCall, BindError> {
+    pub fn gemv(&self, group: &[LinearPart], c: Gemv, one: bool) -> Result<KernelCall, BindError> {
         let (mut defines, tail) = parts(group, self.out_rows())?;
         defines.extend([define("GEMV", 1), define("CFG_R", c.tiles), define("CFG_U", c.depth)]);
-        defines.push(define("CFG_MIN_BLOCKS", c.blocks));
+        defines.extend([define("CFG_MIN_BLOCKS", c.blocks), define("CFG_ONE", u32::from(one))]);
         let blocks = |p: &LinearPart| {
             let each = if is_silu(p) { c.tiles / 2 } else { c.tiles };
             p.w.n.div_ceil(16).div_ceil(each) as u32

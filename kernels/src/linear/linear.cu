@@ -70,7 +70,7 @@ constexpr bool used(int f, bool full) {
 DEV u32 step_rows(const Shape* shape) { return OUT_ROWS ? shape->out_rows : shape->rows; }
 
 #ifdef GEMV
-// CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the 256-value units).
+// CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the 256-value units).
 constexpr int R = CFG_R, U = CFG_U;
 
 /// Blocks of a part: R tiles a block, where gate and up count two.
@@ -93,7 +93,7 @@ DEV u32 gemv_slice(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, co
     stream.prime(src, begin, end);
     pdl_wait();
     u32 rows = min(step_rows(shape), 8u);
-    GlobalRows<K_DIM, W::SPLIT> b(l.g < rows ? x + u64(l.g) * K_DIM : nullptr, l);
+    GlobalRows<K_DIM, W::SPLIT, CFG_ONE> b(x + u64(l.g < rows ? l.g : 0) * K_DIM, l, W::BIAS);
     stream.template run<1>(src, begin, end, b, acc);
     return rows;
 }
