@@ -87,14 +87,14 @@ impl Product<'_> {
         self.check(plan)?;
         let pairs = plan.bucket.rows * self.groups.top_k;
         Ok(vec![if pairs <= STREAMED * self.groups.experts || pairs <= 8 {
-            self.gemv(self.gemv_standing(), plan, target)
+            self.gemv(self.gemv_standing(target), plan, target)
         } else {
             self.tile(self.tile_standing(pairs, target), plan, target)
         }])
     }
 
-    fn gemv_standing(&self) -> Gemv {
-        let paired = self.up.is_some();
+    fn gemv_standing(&self, target: &Target) -> Gemv {
+        let (paired, hopper) = (self.up.is_some(), target.sm == Target::SM_90A.sm);
         let tiles = match (slices(self.w.k), paired) {
             (5.., true) => 2,
             (5.., false) => 1,
@@ -106,9 +106,10 @@ impl Product<'_> {
         let threads = 32 * slices(self.w.k) * tiles;
         if !paired && matches!(slices(self.w.k), 3 | 4) {
             // Short rows: 96 registers let all tiles of a batch of one be in flight together.
-            return Gemv { tiles, depth: 2, blocks: (640 / threads).max(1) };
+            let room = if hopper { 640 } else { 512 };
+            return Gemv { tiles, depth: 2, blocks: (room / threads).max(1) };
         }
-        let depth = if matches!(self.w.format, Format::Q5_K | Format::F32) { 2 } else { 4 };
+        let depth = if !hopper || matches!(self.w.format, Format::Q5_K | Format::F32) { 2 } else { 4 };
         Gemv { tiles, depth, blocks: (512 / threads).max(1) }
     }
 
