@@ -310,7 +310,9 @@ mod tests {
                     let (up, down) = ops(format);
                     for call in [up.bind(&view, &target).unwrap(), down.bind(&view, &target).unwrap()] {
                         let c = &call[0];
-                        assert!(c.grid[0] > 0 && c.block <= 1024 && c.shared + 8192 <= target.shared_per_block);
+                        assert!(
+                            c.grid[0] > 0 && c.block <= 1024 && c.shared + 8192 <= target.shared_per_block
+                        );
                         assert_eq!(c.entry == "experts_gemv", rows <= 64);
                         assert!(c.pdl && c.args.len() == 7);
                     }

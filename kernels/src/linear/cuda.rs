@@ -75,7 +75,12 @@ fn depth_of(formats: &[Format]) -> usize {
 
 /// Weight tiles and column tiles of a warp (at most `want`) that 255 registers hold without a spill: two sums of
 /// each output are alive. A pair of gate and up takes two weight tiles. What ptxas 13.0 was seen to keep.
-pub(crate) fn tiles_of_a_warp(formats: &[Format], pair: bool, want: usize, target: &Target) -> (usize, usize) {
+pub(crate) fn tiles_of_a_warp(
+    formats: &[Format],
+    pair: bool,
+    want: usize,
+    target: &Target,
+) -> (usize, usize) {
     let any = |of: &[Format]| formats.iter().any(|f| of.contains(f));
     let hopper = target.sm == Target::SM_90A.sm;
     let bf16 = formats.iter().all(|f| *f == Format::Bf16);
@@ -320,7 +325,12 @@ impl Linear {
     /// f32 rows times a plain matrix.
     fn exact(&self, part: &LinearPart, plan: &PlanView, target: &Target) -> Result<KernelCall, BindError> {
         if !matches!(part.w.format, Format::F32 | Format::F16 | Format::Bf16) || is_silu(part) {
-            return Err(refused(OP, "f32 rows with", part.w.format.name(), "F32, F16, BF16, stored or added"));
+            return Err(refused(
+                OP,
+                "f32 rows with",
+                part.w.format.name(),
+                "F32, F16, BF16, stored or added",
+            ));
         }
         let rows = self.bucket_rows(plan);
         // Few rows: a weight row a warp, so that all multiprocessors read; many: reuse four ways.

@@ -75,7 +75,9 @@ fn grids_cover_every_row_and_fit_the_target() {
                         }
                     };
                     let each = value(c, "CFG_WARPS").unwrap() * value(c, "CFG_MT").unwrap();
-                    assert!(c.grid[0] as usize / columns * each >= tiles && c.grid[0] as usize % columns == 0);
+                    assert!(
+                        c.grid[0] as usize / columns * each >= tiles && c.grid[0] as usize % columns == 0
+                    );
                     let split = value(c, "CFG_SPLIT_K").unwrap() == 1;
                     assert_eq!(c.grid[1] as usize, if split { slices(op.parts[0].w.k) } else { 1 });
                     let work = op.workspace(&view, &target);

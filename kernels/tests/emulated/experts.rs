@@ -59,12 +59,14 @@ fn run(e: &Emulator, s: &Sizes, silu: Option<ActKind>, first: usize, rows: usize
     let w = matrix(&mut c, 1);
     // Down reads a row for each pair, up one for each row.
     let each = if silu.is_some() { 1 } else { s.top_k };
-    let x: Vec<f32> = (first * each..(first + most) * each).flat_map(|r| Random::new(r as u64).units(s.k)).collect();
+    let x: Vec<f32> =
+        (first * each..(first + most) * each).flat_map(|r| Random::new(r as u64).units(s.k)).collect();
     let x = c.bf16s("x", &x);
     let pairs = most * s.top_k;
     let (size, out, op) = match silu {
         None => {
-            let out = c.out("out", 4 * pairs * s.n, Close::F32 { abs: 2e-6 * (s.k as f32).sqrt(), rel: 1e-5 });
+            let out =
+                c.out("out", 4 * pairs * s.n, Close::F32 { abs: 2e-6 * (s.k as f32).sqrt(), rel: 1e-5 });
             (4, out, Op::ExpertDown(ExpertDown { h: x, kind: ActKind::Bf16, groups, down: w, out }))
         }
         Some(kind) => {
@@ -100,7 +102,11 @@ const BATCHES: &[(usize, usize)] = &[(1, 1), (2, 4), (9, 12), (24, 25), (70, 70)
 fn up_then_silu_of_four_bits() {
     let s = Sizes { format: Format::Q4_K, n: 48, k: 512, experts: 6, top_k: 2 };
     agree(&s, Some(ActKind::Bf16), BATCHES);
-    agree(&Sizes { n: 32, k: 2048, experts: 40, top_k: 8, ..s }, Some(ActKind::Bf16), &[(1, 1), (8, 8), (21, 25)]);
+    agree(
+        &Sizes { n: 32, k: 2048, experts: 40, top_k: 8, ..s },
+        Some(ActKind::Bf16),
+        &[(1, 1), (8, 8), (21, 25)],
+    );
 }
 
 #[test]
@@ -112,7 +118,9 @@ fn down_of_six_and_four_bits() {
 
 #[test]
 fn other_formats_and_ragged_matrices() {
-    for (format, n, k) in [(Format::Bf16, 40, 104), (Format::Q8_0, 24, 96), (Format::Q5_K, 16, 256), (Format::Q2_K, 48, 256)] {
+    for (format, n, k) in
+        [(Format::Bf16, 40, 104), (Format::Q8_0, 24, 96), (Format::Q5_K, 16, 256), (Format::Q2_K, 48, 256)]
+    {
         let s = Sizes { format, n, k, experts: 5, top_k: 3 };
         agree(&s, Some(ActKind::F32), &[(1, 1), (6, 6), (40, 40)]);
         agree(&s, None, &[(1, 1), (6, 6), (40, 40)]);

@@ -26,7 +26,15 @@ fn input(row: usize, k: usize) -> Vec<f32> {
 }
 
 /// Runs the parts over input rows `first .. first + rows` in a bucket of `most` rows; the outputs' bytes.
-fn run(e: &Emulator, kind: ActKind, specs: &[Spec], k: usize, first: usize, rows: usize, most: usize) -> Vec<Vec<u8>> {
+fn run(
+    e: &Emulator,
+    kind: ActKind,
+    specs: &[Spec],
+    k: usize,
+    first: usize,
+    rows: usize,
+    most: usize,
+) -> Vec<Vec<u8>> {
     let mut c = Case::new(bucket(most, most, 128), 11 + rows as u64);
     let x: Vec<f32> = (first..first + most).flat_map(|r| input(r, k)).collect();
     let x = if kind == ActKind::F32 { c.f32s("x", &x) } else { c.bf16s("x", &x) };
@@ -50,7 +58,8 @@ fn run(e: &Emulator, kind: ActKind, specs: &[Spec], k: usize, first: usize, rows
         let out = match what {
             Do::Store => c.out("out", 4 * most * n, close),
             Do::Add => {
-                let old: Vec<f32> = (first..first + most).flat_map(|r| Random::new(9 + r as u64).units(n)).collect();
+                let old: Vec<f32> =
+                    (first..first + most).flat_map(|r| Random::new(9 + r as u64).units(n)).collect();
                 let buf = c.f32s("out", &old);
                 c.updated(buf, close);
                 buf

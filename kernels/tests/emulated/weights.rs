@@ -53,9 +53,8 @@ pub fn weights(format: Format, n: usize, k: usize, seed: u64) -> Vec<u8> {
         Format::Q6_K => &[(208, 3)],
         _ => &[(80, 9), (82, 11)],
     };
-    let mut out: Vec<u8> = (0..n * k / format.block_values() * format.block_bytes())
-        .map(|_| (r.bits() >> 7) as u8)
-        .collect();
+    let mut out: Vec<u8> =
+        (0..n * k / format.block_values() * format.block_bytes()).map(|_| (r.bits() >> 7) as u8).collect();
     for block in out.chunks_exact_mut(format.block_bytes()) {
         for &(at, e) in scales {
             block[at..at + 2].copy_from_slice(&f16(&mut r, e, true));
