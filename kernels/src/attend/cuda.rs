@@ -88,9 +88,9 @@ impl Attend {
         let per_sm = target.shared_per_sm as usize;
         let coarse_from = 3 * target.sms as usize / 4;
         let blocks = Block::decode(self.head_dim);
-        // Two blocks a multiprocessor where it has room for two rings of a whole unit's tiles in flight, then one
-        // block with such a ring, then whatever fits.
-        // A wide head's group of queries and outputs needs 155 registers a thread: two blocks of 256 would spill.
+        // Two blocks a multiprocessor where it has room for two rings of a whole unit's tiles in flight, then
+        // one block with such a ring, then whatever fits. A wide head's group of queries and outputs needs
+        // 155 registers a thread: two blocks of 256 would spill.
         let most = if self.head_dim > 128 { 1 } else { 2 };
         for (resident, least) in [(2, 5), (1, 5), (1, 2)].into_iter().filter(|(r, _)| *r <= most) {
             let room = (per_sm / resident - RESERVED).min(target.shared_per_block as usize) - STATIC;

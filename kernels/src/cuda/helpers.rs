@@ -20,7 +20,12 @@ pub fn bf16_class(op: &'static str, plan: &PlanView) -> Result<(), BindError> {
 }
 
 /// The error of a shape no kernel is written for.
-pub fn refused(op: &'static str, field: &'static str, value: impl ToString, limit: &'static str) -> BindError {
+pub fn refused(
+    op: &'static str,
+    field: &'static str,
+    value: impl ToString,
+    limit: &'static str,
+) -> BindError {
     BindError::Shape { op, field, value: value.to_string(), limit }
 }
 

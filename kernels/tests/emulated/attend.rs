@@ -1,7 +1,7 @@
 //! Attention: rows of one token and of many units, in both granularities of the work list, and tiles of rows.
 //!
-//! Tokens that no row may see are NaN. Bits must not depend on the device (its grid and its choice of granularity),
-//! on the order of blocks, nor on whether the decode or the prefill kernel ran a row.
+//! Tokens that no row may see are NaN. Bits must not depend on the device (its grid and its choice of
+//! granularity), on the order of blocks, nor on whether the decode or the prefill kernel ran a row.
 use crate::case::{Case, Close, bucket};
 use crate::emulator::emulator;
 use kernels::attend::Attend;

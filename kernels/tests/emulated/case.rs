@@ -166,7 +166,8 @@ impl Case {
         bytes
     }
 
-    /// Runs `op` on both devices and compares every buffer. `swap` changes bytes for the device only (a layout).
+    /// Runs `op` on both devices and compares every buffer. `swap` changes bytes for the device only (a
+    /// layout).
     pub fn run(self, emulator: &Emulator, op: Op, rows: usize, swap: &[(BufId, Vec<u8>)]) -> Ran {
         let shape = StepShape { rows, out_rows: self.bucket.out_rows.min(rows), seqs: self.seqs(rows) };
         self.run_shape(emulator, op, shape, swap)
@@ -192,8 +193,8 @@ impl Case {
         let mut fill = self.bytes.clone();
         fill.extend(swap.iter().cloned());
         let mut ran: Option<Memory> = None;
-        // Neither the order of blocks and threads nor the device (its grid) may show, and counters must be left zero
-        // for the next launch.
+        // Neither the order of blocks and threads nor the device (its grid) may show, and counters must be
+        // left zero for the next launch.
         for (target, seeds) in
             [(Target::SM_90A, &[0, 1 + self.seed][..]), (Target::SM_121A, &[2 + self.seed][..])]
         {

@@ -27,7 +27,8 @@ fn run(form: DeltaForm, (k_heads, v_heads, dk, dv): Heads, lengths: &[usize], ou
     let w = c.values(dv, 2.0);
     let norm = SmallWeight { buf: c.f32s("norm", &w), format: Format::F32, len: dv as u64 };
     let state = c.random("state", (seqs + 2) * v_heads * dk * dv, 1.0);
-    // Sums of dk terms in another order: some 2^-20 of the largest value; outputs are normed to about 1 times z.
+    // Sums of dk terms in another order: some 2^-20 of the largest value; outputs are normed to about 1 times
+    // z.
     c.updated(state, Close::F32 { abs: 4e-6, rel: 2e-5 });
     let mut start = vec![0u32];
     lengths.iter().for_each(|n| start.push(start[start.len() - 1] + *n as u32));

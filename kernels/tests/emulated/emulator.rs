@@ -167,8 +167,8 @@ impl Emulator {
         let run: Run = unsafe { std::mem::transmute(library.symbol("emu_run")) };
         let mut message = [0u8; 2048];
         let _turn = library.turn.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: the entry is a kernel of this source, its pointers are to live buffers of the case (guarded and
-        // compared afterwards), and the lock keeps a second grid out of the emulator's state.
+        // SAFETY: the entry is a kernel of this source, its pointers are to live buffers of the case (guarded
+        // and compared afterwards), and the lock keeps a second grid out of the emulator's state.
         let bad = unsafe {
             run(
                 entry,

@@ -1,5 +1,6 @@
-//! Every CUDA kernel and its binding on the CPU: the sources are built by g++ against `tests/emu/emu.hpp`, the calls
-//! are those that the binding makes, and the result must be that of the host device within the class's rounding.
+//! Every CUDA kernel and its binding on the CPU: the sources are built by g++ against `tests/emu/emu.hpp`,
+//! the calls are those that the binding makes, and the result must be that of the host device within the
+//! class's rounding.
 //!
 //! Needs g++; without it each test says so and is counted as skipped in its output.
 mod case;
@@ -14,7 +15,7 @@ mod experts;
 mod fold;
 mod linear;
 mod norm;
-mod weights;
 mod rope;
 mod route;
 mod synth;
+mod weights;

@@ -6,8 +6,8 @@ use kernels::launch::Op;
 use kernels::numeric::SmallWeight;
 use kernels::rope::Rope;
 
-/// The norm's tree and two ulp of the angle's cosine move a value by about 1e-6; rounding to BF16 then gives the same
-/// value or its neighbour, 2^-8 away.
+/// The norm's tree and two ulp of the angle's cosine move a value by about 1e-6; rounding to BF16 then gives
+/// the same value or its neighbour, 2^-8 away.
 const CLOSE: f32 = 8e-3;
 
 fn run(heads: usize, kv_heads: usize, head_dim: usize, rotary_dims: usize, gated: bool, positions: &[u32]) {

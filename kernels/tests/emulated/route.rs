@@ -1,4 +1,5 @@
-//! Routing: ids, counts, offsets and lists to the bit, ties included; weights to an ulp or two of the exponential.
+//! Routing: ids, counts, offsets and lists to the bit, ties included; weights to an ulp or two of the
+//! exponential.
 use crate::case::{Case, Close, bucket};
 use crate::emulator::emulator;
 use kernels::launch::Op;
