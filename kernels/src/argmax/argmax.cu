@@ -23,8 +23,8 @@ DEV u64 warp_best(u64 best) {
 
 /// `best` and `arrived` hold one value a row, zero between launches. `piece` is a multiple of 4.
 extern "C" __global__ void __launch_bounds__(256)
-    argmax_rows(const float* __restrict__ logits, u32* __restrict__ chosen, u64* best, u32* arrived,
-                const Shape* __restrict__ shape, u32 vocab, u32 piece) {
+    argmax_rows(const float* logits, u32* chosen, u64* best, u32* arrived,
+                const Shape* shape, u32 vocab, u32 piece) {
     __shared__ u64 part[8];
     pdl_launch();
     u32 row = blockIdx.y, rows = shape->out_rows, first = blockIdx.x * piece, end = min(vocab, first + piece);

@@ -208,11 +208,11 @@ DEV void publish(const Room& room, const Partials& p, const Place& at, const Sta
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    attend_decode(const float* __restrict__ q, const float* __restrict__ gate,
-                  const u16* __restrict__ k_cache, const u16* __restrict__ v_cache,
-                  const u32* __restrict__ pos, const u32* __restrict__ seg, const u32* __restrict__ table,
-                  void* __restrict__ out, float* unit_parts, float* run_parts, u32* row_done, u32* run_done,
-                  const Shape* __restrict__ shape, float scale, u32 max_pages, u32 max_runs,
+    attend_decode(const float* q, const float* gate,
+                  const u16* k_cache, const u16* v_cache,
+                  const u32* pos, const u32* seg, const u32* table,
+                  void* out, float* unit_parts, float* run_parts, u32* row_done, u32* run_done,
+                  const Shape* shape, float scale, u32 max_pages, u32 max_runs,
                   u32 coarse_from) {
     SPARK_DYNAMIC_SHARED(base);
     __shared__ u32 sums[WARPS];

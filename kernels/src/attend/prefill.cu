@@ -5,10 +5,10 @@
 constexpr u32 ROWS = M / GROUP;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attend_prefill(const float* __restrict__ q, const float* __restrict__ gate,
-                   const u16* __restrict__ k_cache, const u16* __restrict__ v_cache,
-                   const u32* __restrict__ pos, const u32* __restrict__ seg, const u32* __restrict__ table,
-                   void* __restrict__ out, const Shape* __restrict__ shape, float scale, u32 max_pages) {
+    attend_prefill(const float* q, const float* gate,
+                   const u16* k_cache, const u16* v_cache,
+                   const u32* pos, const u32* seg, const u32* table,
+                   void* out, const Shape* shape, float scale, u32 max_pages) {
     SPARK_DYNAMIC_SHARED(base);
     pdl_launch();
     Room room(base);

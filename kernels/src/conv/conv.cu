@@ -23,9 +23,9 @@ DEV float tap_sum(const float (&w)[TAPS], const float (&x)[TAPS]) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    conv_rows(const float* __restrict__ u, const void* __restrict__ weight, float* __restrict__ state,
-              const u32* __restrict__ seg_start, const u32* __restrict__ slot, float* __restrict__ out,
-              const Shape* __restrict__ shape) {
+    conv_rows(const float* u, const void* weight, float* state,
+              const u32* seg_start, const u32* slot, float* out,
+              const Shape* shape) {
     pdl_launch();
     u32 q = blockIdx.x * 128 + threadIdx.x, seq = blockIdx.y, first_row = blockIdx.z * TIME;
     float w[4][TAPS];

@@ -209,11 +209,11 @@ DEV void gated_norms(const float* y, const float* z, const void* norm, float eps
 /// `raw` holds [rows][V_HEADS][DV] outputs before their norm; `done` one counter a chunk and head, zero
 /// between launches.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    delta_chunk(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
-                const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
-                const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
-                const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16,
-                float* raw, u32* done, const Shape* __restrict__ shape, float eps) {
+    delta_chunk(const float* qkv, const float* z, const float* a,
+                const float* b, const void* a_log, const void* dt_bias,
+                const void* norm, float* state, const u32* seg_start,
+                const u32* slot, float* out_f32, u16* out_bf16,
+                float* raw, u32* done, const Shape* shape, float eps) {
     SPARK_DYNAMIC_SHARED(base);
     __shared__ u32 flag;
     pdl_launch();

@@ -35,11 +35,11 @@ DEV float4 fma4(float s, float4 a, float4 b) {
 
 /// Two blocks a multiprocessor: one's loads run while the other exchanges sums and stores.
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS <= 512 ? 2 : 1)
-    delta_step(const float* __restrict__ qkv, const float* __restrict__ z, const float* __restrict__ a,
-               const float* __restrict__ b, const void* __restrict__ a_log, const void* __restrict__ dt_bias,
-               const void* __restrict__ norm, float* __restrict__ state, const u32* __restrict__ seg_start,
-               const u32* __restrict__ slot, float* __restrict__ out_f32, u16* __restrict__ out_bf16,
-               const Shape* __restrict__ shape, float eps) {
+    delta_step(const float* qkv, const float* z, const float* a,
+               const float* b, const void* a_log, const void* dt_bias,
+               const void* norm, float* state, const u32* seg_start,
+               const u32* slot, float* out_f32, u16* out_bf16,
+               const Shape* shape, float eps) {
     __shared__ float4 sums[2][GROUPS][QUADS];
     __shared__ float4 change[QUADS];
     __shared__ float squares[DV / 32];

@@ -114,8 +114,8 @@ DEV void decode(const u8* table, u32 vocab, u32 token, u32 first, float (&x)[8])
 /// Tokens are checked against the vocabulary before a step; one beyond it reads the last row, never past the
 /// table.
 extern "C" __global__ void __launch_bounds__(128)
-    embed_rows(const u32* __restrict__ tokens, const u8* __restrict__ table, float* __restrict__ out,
-               const Shape* __restrict__ shape, u32 vocab) {
+    embed_rows(const u32* tokens, const u8* table, float* out,
+               const Shape* shape, u32 vocab) {
     pdl_launch();
     u32 row = blockIdx.y, first = 8 * (blockIdx.x * 128 + threadIdx.x), rows = shape->rows;
     pdl_wait();

@@ -8,8 +8,8 @@
 constexpr u32 QUADS = HIDDEN / 4;
 
 extern "C" __global__ void __launch_bounds__(128)
-    fold_rows(const float* __restrict__ y, const float* __restrict__ weights, float* __restrict__ residual,
-              const Shape* __restrict__ shape) {
+    fold_rows(const float* y, const float* weights, float* residual,
+              const Shape* shape) {
     pdl_launch();
     u32 q = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y, rows = shape->rows;
     pdl_wait();

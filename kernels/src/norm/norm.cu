@@ -10,8 +10,8 @@ constexpr u32 QUADS = HIDDEN / 4, PER = (QUADS + THREADS - 1) / THREADS;
 /// `gather` may be null (all rows); `out_f32` and `out_bf16` may be null. Output rows are `width` values, of
 /// which columns `column ..` are written.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    norm_rows(const float* __restrict__ x, const void* __restrict__ weight, const u32* __restrict__ gather,
-              float* __restrict__ out_f32, u16* __restrict__ out_bf16, const Shape* __restrict__ shape,
+    norm_rows(const float* x, const void* weight, const u32* gather,
+              float* out_f32, u16* out_bf16, const Shape* shape,
               float eps, u32 width, u32 column) {
     __shared__ float part[THREADS / 32];
     pdl_launch();

@@ -74,10 +74,10 @@ DEV void head(const float* from, const void* weight, float eps, const Turn (&tur
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    rope_append(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-                const void* __restrict__ q_norm, const void* __restrict__ k_norm, const u32* __restrict__ pos,
-                const u32* __restrict__ kv_slot, u16* __restrict__ k_cache, u16* __restrict__ v_cache,
-                float* __restrict__ q_out, const Shape* __restrict__ shape, float eps) {
+    rope_append(const float* q, const float* k, const float* v,
+                const void* q_norm, const void* k_norm, const u32* pos,
+                const u32* kv_slot, u16* k_cache, u16* v_cache,
+                float* q_out, const Shape* shape, float eps) {
     __shared__ float4 rows_of[WARPS][QUADS];
     pdl_launch();
     u32 lane = threadIdx.x % 32, unit = blockIdx.x * WARPS + threadIdx.x / 32, row = blockIdx.y;

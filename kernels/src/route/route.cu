@@ -136,9 +136,9 @@ DEV void group_few(const u32* ids, u32 pairs, u32* chosen, u32* counts, u32* off
 
 /// `arrived` is one counter, zero between launches.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    route_rows(const float* __restrict__ logits, u32* ids, float* __restrict__ weights,
-               u32* __restrict__ counts, u32* __restrict__ offsets, u32* __restrict__ list, u32* arrived,
-               const Shape* __restrict__ shape) {
+    route_rows(const float* logits, u32* ids, float* weights,
+               u32* counts, u32* offsets, u32* list, u32* arrived,
+               const Shape* shape) {
     __shared__ u32 seen[WARPS * EXPERTS];
     __shared__ u32 count[EXPERTS < 32 ? 32 : EXPERTS];
     __shared__ u32 offset[EXPERTS];
