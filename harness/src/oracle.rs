@@ -4,6 +4,7 @@
 //! every prompt through the prefill plan, compares logits and traces, and continues greedily through the step
 //! plan. Missing data is an error, never a pass.
 mod draft;
+pub mod trace;
 
 pub use draft::DraftResult;
 

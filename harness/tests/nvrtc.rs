@@ -92,7 +92,7 @@ impl Job {
         if compiled.cubin.is_empty() || compiled.report.is_empty() {
             return Err(format!("{}: no cubin or no entry", self.key()));
         }
-        for e in compiled.report.iter().filter(|e| e.spills > 0 || e.stack > 0) {
+        if let Some(e) = compiled.report.iter().find(|e| e.spills > 0 || e.stack > 0) {
             return Err(format!("{} {}: {} B stack, {} B spilled", self.key(), e.entry, e.stack, e.spills));
         }
         let line = |e: &kernels::cuda::nvrtc::EntryReport| {

@@ -100,6 +100,9 @@ impl Place {
     }
 }
 
+/// What the argmax kernel chooses where a logit is not finite.
+const NOTHING: u32 = u32::MAX;
+
 /// How steps are enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
@@ -242,7 +245,15 @@ impl CudaSteps {
                 self.events.1.record()?;
             }
         }
-        self.receive(plan, memory)
+        self.receive(plan, memory)?;
+        let chosen = &memory.values::<u32>(plan.buffer(plan.io.chosen))[..shape.out_rows];
+        match chosen.iter().position(|token| *token == NOTHING) {
+            None => Ok(()),
+            Some(row) => {
+                let what = format!("output row {row} holds a logit that is not finite");
+                Err(CudaError::Kernel { kernel: "argmax".into(), what })
+            }
+        }
     }
 
     /// Nanoseconds on the device of the last step that ran as a graph.

@@ -35,17 +35,19 @@ pub struct Cuda {
     pub device: Arc<Device>,
     /// Compiler.
     pub compiler: Compiler,
+    /// Whether kernels of a graph may start before their predecessor has ended.
+    overlap: bool,
     modules: Mutex<Modules>,
 }
 
 impl Cuda {
-    /// Opens device `ordinal`; cubins are kept in `cache`.
+    /// Opens device `ordinal`; cubins are kept in `cache`. Graphs use programmatic launch where `overlap` is set.
     ///
     /// # Errors
     /// [`CudaError::Missing`] in one line naming what is missing.
-    pub fn open(ordinal: usize, cache: Option<PathBuf>) -> Result<Arc<Self>, CudaError> {
+    pub fn open(ordinal: usize, cache: Option<PathBuf>, overlap: bool) -> Result<Arc<Self>, CudaError> {
         let device = Device::open(ordinal)?;
-        Ok(Arc::new(Self { device, compiler: Compiler::new(cache), modules: Mutex::default() }))
+        Ok(Arc::new(Self { device, compiler: Compiler::new(cache), overlap, modules: Mutex::default() }))
     }
 
     /// Hash over all device code loaded so far.
@@ -65,6 +67,6 @@ impl Cuda {
     ) -> Result<program::Program, CudaError> {
         let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         modules.add(&self.device, &self.compiler, bound)?;
-        program::Program::new(&self.device, plan, bound, arenas, &modules)
+        program::Program::new(&self.device, plan, bound, arenas, &modules, self.overlap)
     }
 }

@@ -85,6 +85,7 @@ pub struct Program {
     /// Calls of each launch: `first[i] .. first[i + 1]`.
     first: Vec<usize>,
     graph: Option<Graph>,
+    overlap: bool,
     planned: u64,
     launched: u64,
 }
@@ -135,13 +136,15 @@ impl Modules {
 }
 
 impl Program {
-    /// Resolves the calls of `bound`, which was made from `plan`, against `arenas`.
+    /// Resolves the calls of `bound`, which was made from `plan`, against `arenas`. Its own graph uses programmatic
+    /// launch where `overlap` is set.
     pub fn new(
         device: &Arc<Device>,
         plan: &Plan,
         bound: &Bound,
         arenas: &Arenas,
         modules: &Modules,
+        overlap: bool,
     ) -> Result<Self, CudaError> {
         let mut calls = Vec::with_capacity(bound.calls.len());
         let mut first = vec![0; plan.launches.len() + 1];
@@ -162,7 +165,7 @@ impl Program {
             first[i] += first[i - 1];
         }
         let (device, graph) = (Arc::clone(device), None);
-        Ok(Self { device, calls, first, graph, planned: plan.nodes(), launched: 0 })
+        Ok(Self { device, calls, first, graph, overlap, planned: plan.nodes(), launched: 0 })
     }
 
     /// Kernels of launch `index`.
@@ -223,7 +226,7 @@ impl Program {
     /// Replays the whole plan as one graph, captured at the first call. Its nodes are the plan's.
     pub fn replay(&mut self) -> Result<(), CudaError> {
         if self.graph.is_none() {
-            let graph = self.capture(|_| true, true)?;
+            let graph = self.capture(|_| true, self.overlap)?;
             if graph.nodes() != self.planned {
                 return Err(CudaError::Nodes { planned: self.planned, captured: graph.nodes() });
             }

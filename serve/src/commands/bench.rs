@@ -164,7 +164,7 @@ fn geometries(args: &Bench) -> Result<Vec<Geometry>> {
 fn chosen(args: &Bench) -> Result<Vec<Case>> {
     let classes = match args.class.as_deref() {
         // The device holds kernels of this class alone.
-        None if args.device == "cuda" => vec![NumericClass::Bf16],
+        None if args.device == "cuda" => vec![super::device::CUDA_CLASS],
         None => NumericClass::ALL.to_vec(),
         Some(name) => vec![
             NumericClass::from_name(name)

@@ -5,7 +5,12 @@ use super::state::{self, StateDir};
 use anyhow::{Result, bail};
 use harness::engine::Place;
 use kernels::cuda::Cuda;
+use kernels::numeric::NumericClass;
 use std::sync::Arc;
+
+/// The class that CUDA devices have kernels of: what runs there where none is asked for, whatever a recipe's own
+/// class on the host is.
+pub const CUDA_CLASS: NumericClass = NumericClass::Bf16;
 
 /// The place called `device`, with `threads` of the host where it is the host.
 pub fn place(device: &str, threads: Option<usize>) -> Result<Place> {
@@ -19,5 +24,5 @@ pub fn place(device: &str, threads: Option<usize>) -> Result<Place> {
 /// The first CUDA device, with its cubins kept in the state folder.
 pub fn cuda() -> Result<Arc<Cuda>> {
     let cubins = StateDir::from_env().ok().map(|state| state.path().join("cubins"));
-    Ok(Cuda::open(0, cubins)?)
+    Ok(Cuda::open(0, cubins, !state::switches().0.disable_pdl)?)
 }

@@ -2,7 +2,7 @@
 //!
 //! The command starts itself under the profiler. The child fills the cache, runs one step kernel by kernel and then
 //! replays the step's graph, between two marks; the parent joins the counts with the plan's own accounts.
-use super::device::cuda;
+use super::device::{CUDA_CLASS, cuda};
 use super::ledger::LedgerArgs;
 use super::state::{self, StateDir};
 use super::{Exit, print, print_json};
@@ -177,7 +177,7 @@ fn child(args: &LedgerArgs, batch: usize, context: usize, to: &FilePath) -> Resu
         false => state::pack_of(model, args.recipe.as_deref(), &state)?,
     };
     let h = &pack.header;
-    let class = super::ledger::class_of(args.class.as_deref(), h.recipe.numeric_class)?;
+    let class = super::ledger::class_of(args.class.as_deref(), CUDA_CLASS)?;
     let weights = device_weights(&cuda, &pack, class, args.synth.then_some(args.seed))?;
     let size = EngineSize { batch, context, threads: 1 };
     let place = Place::Cuda(cuda.clone());

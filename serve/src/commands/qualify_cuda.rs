@@ -1,7 +1,8 @@
 //! `qualify --device cuda`: the cells of one model on one device, over weights that all of them share.
 use super::device;
 use super::identity::{admission_on, now, topology};
-use super::qualify::{Progress, Qualify, SERIES, class_of, order, print_row, table_head};
+use super::ledger::class_of;
+use super::qualify::{Progress, Qualify, SERIES, order, print_row, table_head};
 use super::state::{self, Named, StateDir};
 use super::{Exit, print};
 use anyhow::{Context, Result, bail};
@@ -61,7 +62,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         true => synthetic(&args.model, args.recipe.as_deref(), args.seed)?,
         false => state::pack_of(&args.model, args.recipe.as_deref(), &state)?,
     };
-    let class = class_of(args.class.as_deref(), &pack)?;
+    let class = class_of(args.class.as_deref(), device::CUDA_CLASS)?;
     let mut tuples = Vec::new();
     for batch in &args.batch {
         let h = &pack.header;
@@ -211,6 +212,9 @@ fn banner(s: &Session) -> Result<()> {
         facts.driver / 1000,
         facts.driver % 1000 / 10
     );
+    for (name, value) in state::switches().1 {
+        out += &format!("  {name}={value}\n");
+    }
     let best = |f: fn(&kernels::host::probe::Rates) -> u64| {
         let largest = s.probe.rates.iter().filter(|r| r.working_set >= 8 * facts.target.l2);
         largest.map(f).max().unwrap_or(0) as f64 / 1e9

@@ -61,9 +61,10 @@ impl StateDir {
 }
 
 /// The switches this build knows: variable and what it sets.
-const SWITCHES: [(&str, fn(&mut Switches)); 2] = [
+const SWITCHES: [(&str, fn(&mut Switches)); 3] = [
     ("SPARKPIPE_DISABLE_AVX2", |s| s.disable_avx2 = true),
     ("SPARKPIPE_DISABLE_AVX512", |s| s.disable_avx512 = true),
+    ("SPARKPIPE_DISABLE_PDL", |s| s.disable_pdl = true),
 ];
 
 /// Whether a switch's value turns it on: set, and neither empty nor `0`.
