@@ -65,17 +65,17 @@ impl Planes {
     }
 }
 
+fn unpacked(file: &Planes) -> Result<Vec<u8>, ContainerError> {
+    file.unpack().map_err(|source| ContainerError::Io { path: PathBuf::from("(built in)"), source })
+}
+
 /// The unpacked shards, made once in a process: about 0.1 s.
 fn shards() -> Result<&'static [Vec<u8>; 2], ContainerError> {
     static SHARD_BYTES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     if let Some(made) = SHARD_BYTES.get() {
         return Ok(made);
     }
-    let [first, second] = SHARDS;
-    let made = [first.1.unpack(), second.1.unpack()];
-    let [first, second] = made;
-    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
-    let made = [first.map_err(io)?, second.map_err(io)?];
+    let made = [unpacked(&SHARDS[0].1)?, unpacked(&SHARDS[1].1)?];
     Ok(SHARD_BYTES.get_or_init(|| made))
 }
 
@@ -101,8 +101,7 @@ pub fn checkpoint() -> Result<Checkpoint, ContainerError> {
 
 /// Logits and greedy ids of an independent implementation, for the oracle clause of its receipts.
 pub fn expected() -> Result<Checkpoint, ContainerError> {
-    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
-    Checkpoint::from_bytes(EXPECTED.unpack().map_err(io)?)
+    Checkpoint::from_bytes(unpacked(&EXPECTED)?)
 }
 
 /// Whether `pack` holds exactly this model.
