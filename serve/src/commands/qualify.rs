@@ -1,6 +1,6 @@
 //! `sparkpipe qualify`: measures every asked batch of one model and context and appends a receipt for each.
 use super::Exit;
-use super::identity::{admission, now, topology};
+use super::identity::{admission, cannot_run, now, topology};
 use super::state::{self, StateDir};
 use crate::routes::{DEFAULT_LIMIT_MIB, RouteLog};
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kernels::host::HostDevice;
 use kernels::host::simd::Simd;
 use kernels::numeric::NumericClass;
-use receipts::{Entry, Kind, Policy, Receipt, Record, Signer, Store, TupleKey, Verdict};
+use receipts::{Entry, Kind, OracleScope, Policy, Receipt, Record, Signer, Store, TupleKey, Verdict};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -122,10 +122,11 @@ struct Session {
 pub fn run(args: &Qualify) -> Result<Exit> {
     let state = StateDir::from_env()?;
     let topology = topology(args.topology.as_ref())?;
-    if let Err(refusal) = topology.runnable() {
+    if let Some(refusal) = cannot_run(&topology) {
         bail!("{refusal}");
     }
     let pack = state::pack_of(&args.model, args.recipe.as_deref(), &state)?;
+    state::context_fits(&pack, args.context)?;
     let class = class_of(args.class.as_deref(), &pack)?;
     let mut tuples = Vec::new();
     for batch in &args.batch {
@@ -158,7 +159,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         };
         let receipt = cell(&session, &evidence, tuple, &mut reference, &mut budget, routes.as_mut())?;
         let receipt = receipt.judged(&session.policy);
-        all_pass &= matches!(receipt.verdict, Some(Verdict::Pass | Verdict::RefusedInfeasible { .. }));
+        all_pass &= matches!(receipt.verdict, Some(Verdict::Pass));
         let record = store.append(Entry::Step(receipt.clone()), &signer)?;
         if args.json {
             println!("{}", serde_json::to_string(&receipt)?);
@@ -197,12 +198,8 @@ impl Progress {
         self.0.set_message(format!("B{} {word}", receipt.tuple.batch));
         self.0.inc(1);
         if self.0.is_hidden() {
-            eprintln!(
-                "cell {} of {}: B{} {word}",
-                self.0.position(),
-                self.0.length().unwrap_or(0),
-                receipt.tuple.batch
-            );
+            let (at, all) = (self.0.position(), self.0.length().unwrap_or(0));
+            crate::complain(&format!("cell {at} of {all}: B{} {word}", receipt.tuple.batch));
         }
     }
 }
@@ -226,7 +223,7 @@ fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
     let vocab = pack.header.model.summary().vocab;
     let rule = FillRule::new(args.seed, args.context as usize, &SERIES, vocab)?;
     let oracle = match (&args.oracle, harness::builtin::is_builtin(&pack)) {
-        (Some(dir), _) => Some(harness::oracle::run(dir, class, threads, simd)?),
+        (Some(dir), _) => Some(harness::oracle::run_for(&pack, dir, class, threads, simd)?),
         (None, true) => {
             let expected = harness::builtin::expected()?;
             let name = format!("{} expected logits", pack.header.name);
@@ -333,7 +330,11 @@ fn banner(s: &Session, args: &Qualify) {
         s.probe.launch.as_nanos()
     );
     if let Some(o) = &s.oracle {
-        println!("oracle {}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
+        let whose = match o.scope {
+            OracleScope::Model => "on this model's weights",
+            OracleScope::Family => "on other weights of its family",
+        };
+        println!("oracle {} {whose}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
     }
     println!(
         "fill: prefix {} + suffix {} + {} steps = context {}",
