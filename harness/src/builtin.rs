@@ -65,17 +65,17 @@ impl Planes {
     }
 }
 
+fn unpacked(file: &Planes) -> Result<Vec<u8>, ContainerError> {
+    file.unpack().map_err(|source| ContainerError::Io { path: PathBuf::from("(built in)"), source })
+}
+
 /// The unpacked shards, made once in a process: about 0.1 s.
 fn shards() -> Result<&'static [Vec<u8>; 2], ContainerError> {
     static SHARD_BYTES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     if let Some(made) = SHARD_BYTES.get() {
         return Ok(made);
     }
-    let [first, second] = SHARDS;
-    let made = [first.1.unpack(), second.1.unpack()];
-    let [first, second] = made;
-    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
-    let made = [first.map_err(io)?, second.map_err(io)?];
+    let made = [unpacked(&SHARDS[0].1)?, unpacked(&SHARDS[1].1)?];
     Ok(SHARD_BYTES.get_or_init(|| made))
 }
 
@@ -101,13 +101,12 @@ pub fn checkpoint() -> Result<Checkpoint, ContainerError> {
 
 /// Logits and greedy ids of an independent implementation, for the oracle clause of its receipts.
 pub fn expected() -> Result<Checkpoint, ContainerError> {
-    let io = |source| ContainerError::Io { path: PathBuf::from("(built in)"), source };
-    Checkpoint::from_bytes(EXPECTED.unpack().map_err(io)?)
+    Checkpoint::from_bytes(unpacked(&EXPECTED)?)
 }
 
 /// Whether `pack` holds exactly this model.
 pub fn is_builtin(pack: &Pack) -> bool {
-    pack.header.name == NAME && checkpoint().is_ok_and(|c| same_tensors(pack, &c).unwrap_or(false))
+    pack.header.name == NAME && checkpoint().is_ok_and(|c| same_tensors(pack, &c))
 }
 
 /// Where its pack lies under a state folder.
@@ -122,7 +121,7 @@ pub fn ensure_pack(state: &Path) -> Result<Pack, PackError> {
     let checkpoint = checkpoint()?;
     if path.exists() {
         let pack = Pack::open(&path)?;
-        if same_tensors(&pack, &checkpoint)? {
+        if same_tensors(&pack, &checkpoint) {
             return Ok(pack);
         }
     }
@@ -135,22 +134,17 @@ pub fn ensure_pack(state: &Path) -> Result<Pack, PackError> {
 }
 
 /// Whether the pack's header names exactly the bytes that this executable holds.
-fn same_tensors(pack: &Pack, checkpoint: &Checkpoint) -> Result<bool, PackError> {
-    let specs = pack.header.model.tensors();
-    for spec in &specs {
-        let entry = pack.header.manifest.get(&spec.name)?;
-        let Some(info) = checkpoint.get(&spec.hf) else { return Ok(false) };
-        if blake3::hash(checkpoint.bytes_of(info)).to_hex().as_str() != entry.blake3 {
-            return Ok(false);
-        }
+fn same_tensors(pack: &Pack, checkpoint: &Checkpoint) -> bool {
+    if !pack.is_made_of(checkpoint) {
+        return false;
     }
     for file in &pack.header.files {
         let mine = SIDE_FILES.iter().find(|(name, _)| *name == file.name);
         if mine.is_none_or(|(_, bytes)| blake3::hash(bytes).to_hex().as_str() != file.blake3) {
-            return Ok(false);
+            return false;
         }
     }
-    Ok(specs.len() == checkpoint.tensors().len())
+    pack.header.model.tensors().len() == checkpoint.tensors().len()
 }
 
 #[cfg(test)]

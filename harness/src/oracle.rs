@@ -10,11 +10,13 @@ pub use draft::DraftResult;
 
 use crate::containers::{Checkpoint, ContainerError, Dtype, open};
 use crate::engine::{Engine, EngineError, EngineSize, PREFILL_GRID, Place, Weights};
-use crate::pack::{Pack, PackError};
+use crate::pack::{Pack, PackError, model_of};
 use crate::recipe::Recipe;
 use kernels::host::simd::Simd;
 use kernels::numeric::NumericClass;
+use receipts::OracleScope;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -66,6 +68,8 @@ pub struct OracleResult {
     pub name: String,
     /// Family.
     pub family: String,
+    /// Whose weights it ran: those of the model in question, or a stand-in's.
+    pub scope: OracleScope,
     /// Class it ran in.
     pub class: NumericClass,
     /// Tolerance on logits for the class.
@@ -155,7 +159,7 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
 pub fn run_at(dir: &Path, class: NumericClass, place: &Place) -> Result<OracleResult, OracleError> {
     let checkpoint = checkpoint(dir)?;
     let expected = open(&dir.join("expected.safetensors"))?;
-    let name = dir.file_name().map_or_else(|| "oracle".into(), |n| n.to_string_lossy().into_owned());
+    let name = folder_name(dir);
     let io = |source| PackError::Io { path: dir.into(), source };
     let temp = tempfile::tempdir().map_err(io)?;
     let recipe =
@@ -196,7 +200,44 @@ pub fn run_pack_at(
     }
     let draft = draft::run(pack, &expected, class, place)?;
     let family = pack.header.model.family().into();
-    Ok(OracleResult { name: name.into(), family, class, tolerance: tolerance(class), prompts, draft })
+    let (scope, tolerance) = (OracleScope::Model, tolerance(class));
+    Ok(OracleResult { name: name.into(), family, scope, class, tolerance, prompts, draft })
+}
+
+/// Runs the oracle in `dir` for `pack`: on the pack itself where the folder's answers are about its very weights.
+/// Answers about other weights (no oracle of full size exists) stand in for it where the folder's checkpoint is of the
+/// same family and holds every format that the pack holds; the result says so.
+pub fn run_for(
+    pack: &Pack,
+    dir: &Path,
+    class: NumericClass,
+    place: &Place,
+) -> Result<OracleResult, OracleError> {
+    let checkpoint = checkpoint(dir)?;
+    let name = folder_name(dir);
+    if pack.is_made_of(&checkpoint) {
+        let expected = open(&dir.join("expected.safetensors"))?;
+        return run_pack_at(pack, &expected, &name, class, place);
+    }
+    let wrong = |what: String| OracleError::Folder { dir: dir.into(), what };
+    let (own, other) = (pack.header.model.family(), model_of(&checkpoint)?.family());
+    if own != other {
+        return Err(wrong(format!("is about the family {other}, the model is of {own}")));
+    }
+    let held: BTreeSet<String> =
+        checkpoint.tensors().iter().map(|t| t.dtype.name().to_ascii_lowercase()).collect();
+    let lacks = pack.header.manifest.entries.iter().find(|t| !held.contains(&t.format));
+    if let Some(tensor) = lacks {
+        let (format, name) = (&tensor.format, &tensor.name);
+        return Err(wrong(format!(
+            "holds no {format} tensor, so it says nothing about the model's '{name}'"
+        )));
+    }
+    Ok(OracleResult { scope: OracleScope::Family, ..run_at(dir, class, place)? })
+}
+
+fn folder_name(dir: &Path) -> String {
+    dir.file_name().map_or_else(|| "oracle".into(), |n| n.to_string_lossy().into_owned())
 }
 
 /// Greedy tokens that the references continue with.

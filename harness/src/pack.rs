@@ -188,6 +188,17 @@ pub struct Pack {
 }
 
 impl Pack {
+    /// Whether its tensors are, byte for byte, those of `checkpoint`.
+    pub fn is_made_of(&self, checkpoint: &Checkpoint) -> bool {
+        let gguf = checkpoint.metadata().is_some();
+        self.header.model.tensors().iter().all(|spec| {
+            let info = checkpoint.get(if gguf { &spec.gguf } else { &spec.hf });
+            let (Ok(entry), Some(info)) = (self.header.manifest.get(&spec.name), info) else { return false };
+            let bytes = checkpoint.bytes_of(info);
+            info.shape == spec.shape && bytes.len() as u64 == entry.bytes && hash(bytes) == entry.blake3
+        })
+    }
+
     /// Writes the pack of `checkpoint` to `path`, through a temporary file that is renamed when whole.
     pub fn write(
         checkpoint: &Checkpoint,

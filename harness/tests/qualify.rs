@@ -14,6 +14,7 @@ use kernels::numeric::NumericClass;
 use ledger::StepFacts;
 use receipts::{AdmissionIdentity, ClauseName, Kind, Policy, Receipt, TupleKey, Verdict};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const SERIES: Series = Series { warmup: 2, samples: 12 };
 const SIZE: EngineSize = EngineSize { batch: 2, context: 96, threads: 2 };
@@ -35,7 +36,8 @@ fn cell(pack: &Pack, skip: Option<usize>) -> (CellResult, StepFacts, Option<bool
         engine.plans.decode.launches.remove(index);
     }
     let canary = Canary::new(1_000_000_000);
-    let result = measure(&mut engine, SIZE.batch, &rule(pack), &SERIES, &tokens, &canary).unwrap();
+    let time = Duration::from_secs(12);
+    let result = measure(&mut engine, SIZE.batch, &rule(pack), &SERIES, &tokens, &canary, time).unwrap();
     (result, engine.facts(), reference.scalar_equal())
 }
 

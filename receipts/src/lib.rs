@@ -37,7 +37,7 @@ pub use identity::{AdmissionIdentity, EvidenceIdentity, FieldDiff, hash_file, ha
 pub use keys::{KeyError, Signer};
 pub use measured::{
     Canary, CeilingPoint, Ceilings, Closure, ClosureLine, Correctness, CounterKind, Counters, Measured,
-    Oracle, ReadWrite, Residency, Run, Stop,
+    Oracle, OracleScope, ReadWrite, Residency, Run, Stop,
 };
 pub use policy::{Policy, PolicyError};
 pub use rests::KernelNeed;

@@ -246,12 +246,25 @@ fn residual(step: u64, lines: &[ClosureLine], gaps: u64, overlap: u64) -> Option
     Some((left, ppm(left.unsigned_abs(), step)?))
 }
 
+/// What an oracle speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OracleScope {
+    /// The very weights that were timed.
+    Model,
+    /// Other weights of the same family and formats: that the engine computes the family right, nothing about
+    /// this model's own weights.
+    Family,
+}
+
 /// The comparison with an independent implementation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Oracle {
     /// Which oracle.
     pub name: String,
+    /// Whose weights it ran.
+    pub scope: OracleScope,
     /// Largest absolute logit difference, in 1e-9 units.
     pub max_abs_nano: u64,
     /// Tolerance the run applied, in 1e-9 units; the policy's holds if it is tighter.

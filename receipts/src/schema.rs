@@ -17,7 +17,7 @@ use crate::tuple::TupleKey;
 use crate::verdict::Verdict;
 
 /// The schema version this build reads and writes.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// How the numbers of a receipt came to be. Only [`Kind::Measured`] can ever admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

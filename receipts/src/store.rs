@@ -141,6 +141,10 @@ impl Store {
             Some((end, head)) if end == length => head,
             _ => self.recover(&mut file)?,
         };
+        if head.count == 0 {
+            // Before the first line: from then on a store without a head has lost it.
+            self.write_head(&head)?;
+        }
         let sealed = Sealed::new(entry, &head.id, signer)?;
         let mut line = sealed.line()?;
         let id = parse_line(&line)?.id; // what cannot be read back is not written

@@ -224,14 +224,28 @@ fn a_changed_head_is_named() {
     }
 }
 
+/// A newer failure cannot be cut off with the record that it was there.
+#[test]
+fn a_store_without_its_head_is_damage() {
+    let kit = three();
+    let bytes = kit.bytes();
+    assert!(examine(&bytes, Some(&fs::read_to_string(kit.dir.path().join(HEAD_FILE)).unwrap())).1.is_sound());
+    let (_, report) = examine(&bytes, None);
+    assert_eq!(report.findings[0].field, "receipts.head");
+    let first = bytes.iter().position(|b| *b == b'\n').unwrap() + 1;
+    assert!(!examine(&bytes[..first], None).1.is_sound());
+    assert!(examine(b"", None).1.is_sound());
+}
+
 #[test]
 fn an_absent_store_is_empty_and_a_file_of_junk_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path());
     assert!(store.list().unwrap().is_empty());
     fs::write(dir.path().join(RECEIPTS_FILE), b"{}\n\n[[[\xff\n").unwrap();
-    assert_eq!(store.verify().unwrap().findings.len(), 3);
-    assert!(store.list().unwrap_err().to_string().contains("and 2 more"));
+    // The three lines, and the head that should stand beside them.
+    assert_eq!(store.verify().unwrap().findings.len(), 4);
+    assert!(store.list().unwrap_err().to_string().contains("and 3 more"));
     assert_eq!(parse_line(b"{}").unwrap_err().field(), "(line)");
     assert_eq!(sha256_hex(b"").len(), 64);
 }

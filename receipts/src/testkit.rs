@@ -82,6 +82,7 @@ pub fn good() -> Receipt {
         measured: Some(measured),
         correctness: Some(Correctness {
             oracle: Some(Oracle {
+                scope: OracleScope::Model,
                 name: "transformers".into(),
                 max_abs_nano: 20_000_000,
                 tolerance_nano: 500_000_000,

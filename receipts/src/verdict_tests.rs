@@ -72,7 +72,7 @@ fn each_missing_field_alone() {
         ("device.threads", |r| r.device.threads = 0),
         ("created", |r| r.created.clear()),
         ("tuple", |r| r.tuple.recipe.clear()),
-        ("schema_version", |r| r.schema_version = 2),
+        ("schema_version", |r| r.schema_version += 1),
         ("limits", |r| r.limits.as_mut().unwrap().total_bytes = 0),
     ];
     for (field, change) in cases {

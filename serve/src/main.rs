@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     match done {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            sparkpipe::complain_of(&error);
             ExitCode::from(2)
         }
     }

@@ -218,8 +218,8 @@ fn write(mut log: RouteLog, inbox: &Receiver<StepRoutes>, counts: &RouteCounts) 
             Err(_) => counts.errors.fetch_add(1, Relaxed),
         };
         match &done {
-            Ok(()) if failing => eprintln!("routes: recording again"),
-            Err(error) if !failing => eprintln!("{error}; serving goes on without recording"),
+            Ok(()) if failing => crate::complain("routes: recording again"),
+            Err(error) if !failing => crate::complain(&format!("{error}; serving goes on without recording")),
             Ok(()) | Err(_) => {}
         }
         failing = done.is_err();

@@ -142,6 +142,36 @@ fn machine_models_and_topologies_are_json_too() {
     refuse(home.path(), &["topologies", "validate", &single, "--nodes", "17"], "17");
 }
 
+/// No fabric of several nodes runs on one, and no context goes beyond the model's.
+#[test]
+fn what_this_build_or_model_cannot_do_is_refused_before_anything_runs() {
+    let home = tempfile::tempdir().unwrap();
+    for fabric in ["ring_debug_single_rail", "single_switch_single_rail", "dual_switch_dual_rail"] {
+        let file = folder(&format!("topologies/fabrics/{fabric}.toml"));
+        refuse(home.path(), &["qualify", "--batch", "1", "--topology", &file], "has no implementation");
+        let served = sparkpipe(home.path(), &["serve", "--batch", "1", "--topology", &file]);
+        let (out, err) = text(&served);
+        assert_eq!(served.status.code(), Some(1), "{out}{err}");
+        assert!(err.starts_with("refused: ") && err.contains("has no implementation"), "{err}");
+    }
+    for command in ["qualify", "serve"] {
+        refuse(home.path(), &[command, "--batch", "1", "--context", "16384"], "at most 4096 tokens");
+    }
+}
+
+/// Nobody reads standard error: the exit code still says what happened.
+#[test]
+fn an_error_that_cannot_be_written_ends_with_its_exit_code() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_sparkpipe"))
+        .args(["qualify", "--batch", "3"])
+        .env("SPARKPIPE_HOME", home.path())
+        .stderr(full)
+        .status();
+    assert_eq!(ran.unwrap().code(), Some(2));
+}
+
 #[test]
 fn the_probe_prints_its_parameters_and_every_pass() {
     let home = tempfile::tempdir().unwrap();

@@ -225,13 +225,15 @@ impl Topology {
         Err(TopologyError::Nodes { file: self.name.clone(), nodes, min, max })
     }
 
-    /// Whether this build can drive the fabric. Two rails never: no edit of a file adds the code.
+    /// Whether this build can drive the fabric: it has code for the transport. No edit of a file adds that.
     pub fn runnable(&self) -> Result<(), Refusal> {
         let absent = self.file.rails.iter().filter(|rail| !rail.implemented);
         let mut missing: Vec<String> =
             absent.map(|rail| format!("rail {} has no implementation", rail.name)).collect();
         if self.file.transport == Transport::DualRail {
             missing.push("striping over a second rail has no implementation in this build".to_owned());
+        } else if !self.file.transport.implemented() {
+            missing.push(format!("{} has no implementation in this build", self.file.transport.as_str()));
         }
         if missing.is_empty() && self.file.requires.is_empty() {
             return Ok(());

@@ -40,9 +40,13 @@ fn totals_are_computed() {
 }
 
 #[test]
-fn single_rails_run_and_two_rails_are_refused_with_what_they_need() {
-    for name in ["single", "ring_debug_single_rail", "single_switch_single_rail"] {
-        assert_eq!(Topology::builtin(name).unwrap().runnable(), Ok(()), "{name}");
+fn one_node_runs_and_what_has_no_code_is_refused_with_what_it_needs() {
+    assert_eq!(Topology::builtin("single").unwrap().runnable(), Ok(()));
+    for (name, transport) in
+        [("ring_debug_single_rail", "tcp_ring"), ("single_switch_single_rail", "rdma_switch")]
+    {
+        let refusal = Topology::builtin(name).unwrap().runnable().unwrap_err().to_string();
+        assert!(refusal.contains(&format!("{transport} has no implementation in this build")), "{refusal}");
     }
     let refusal = Topology::builtin("dual_switch_dual_rail").unwrap().runnable().unwrap_err();
     let text = refusal.to_string();

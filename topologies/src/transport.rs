@@ -36,6 +36,11 @@ impl Transport {
         }
     }
 
+    /// Whether this build has code that moves bytes over it.
+    pub fn implemented(self) -> bool {
+        matches!(self, Self::Local)
+    }
+
     /// Rails this transport stripes over; `local` has none.
     pub(crate) fn rails(self) -> usize {
         match self {

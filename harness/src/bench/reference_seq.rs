@@ -4,6 +4,7 @@ use super::sample::{Buffers, Check, dot, rms, sigmoid, silu, spread};
 use kernels::attend::Attend;
 use kernels::conv::Conv;
 use kernels::delta::Delta;
+use kernels::numeric::ActKind;
 use kernels::rope::Rope;
 use ledger::PAGE_TOKENS;
 
@@ -58,7 +59,7 @@ pub fn attend(o: &Attend, b: &Buffers<'_>, rows: usize, out: &mut Check) {
         let got = b.act(o.out, o.out_kind, r, o.heads * d);
         // Outputs of one row share a scale, as they do where the row is quantised.
         let (mut have, mut want) = (Vec::new(), Vec::new());
-        for h in spread(o.heads, HEADS) {
+        for h in whole_groups(o, spread(o.heads, HEADS)) {
             let kv_head = h / (o.heads / o.kv_heads);
             let at = |t: usize| cached(slot(t), o.kv_heads, kv_head, d);
             let q = b.f32s(o.q, (r * o.heads + h) * d, d);
@@ -83,6 +84,19 @@ pub fn attend(o: &Attend, b: &Buffers<'_>, rows: usize, out: &mut Check) {
         }
         out.row(&have, &want);
     }
+}
+
+/// Quantised rows round to a 127th of the largest value of each 256: a head is looked at with the heads it shares
+/// them with, or the largest value could be one that nobody worked out.
+fn whole_groups(o: &Attend, chosen: Vec<usize>) -> Vec<usize> {
+    let group = match o.out_kind {
+        ActKind::Q8 => (256 / o.head_dim).max(1),
+        ActKind::F32 | ActKind::Bf16 => 1,
+    };
+    let mut heads: Vec<usize> = chosen.iter().flat_map(|h| (h / group * group..).take(group)).collect();
+    heads.dedup();
+    heads.retain(|h| *h < o.heads);
+    heads
 }
 
 /// All channels of some sequences, and the window they leave behind.

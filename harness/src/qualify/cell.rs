@@ -52,12 +52,12 @@ pub struct CellResult {
 
 /// Rounds that every cell may have; each one starts from a new fill.
 const MIN_ROUNDS: usize = 2;
-/// Rounds of a cell whose steps are short: they cost little and settle a noisy series.
-const MAX_ROUNDS: usize = 12;
-/// Time after which no more than [`MIN_ROUNDS`] begin.
-const CELL_TIME: Duration = Duration::from_secs(12);
+/// Most rounds, however short they are. One sample far out is diluted by a twentieth in five more from 51 samples on;
+/// 16 rounds of 12 are 192, whatever the machine threw away of them.
+const MAX_ROUNDS: usize = 16;
 
-/// Measures `rows` rows on `engine`. `reference` holds each row's tokens.
+/// Measures `rows` rows on `engine`. `reference` holds each row's tokens. After `time` no more than
+/// [`MIN_ROUNDS`] begin: the series then says which condition it did not meet.
 pub fn measure(
     engine: &mut Engine,
     rows: usize,
@@ -65,6 +65,7 @@ pub fn measure(
     series: &Series,
     reference: &[Vec<u32>],
     canary: &Canary,
+    time: Duration,
 ) -> Result<CellResult, QualifyError> {
     poison(engine, &[Arena::Cache]);
     let mut run = Run::new(engine, rows, series);
@@ -74,7 +75,7 @@ pub fn measure(
     let mut last = Vec::new();
     let begin = Instant::now();
     for round in 0..MAX_ROUNDS {
-        let mark = run.mark();
+        let mark = run.kept.mark();
         let before = canary.run(engine.device());
         let (hash, sequences) = run.round(engine, rule)?;
         let after = canary.run(engine.device());
@@ -84,15 +85,15 @@ pub fn measure(
             break;
         }
         tokens_hash = hash;
-        let end = round + 1 == MAX_ROUNDS || (round + 1 >= MIN_ROUNDS && begin.elapsed() > CELL_TIME);
+        let end = round + 1 == MAX_ROUNDS || (round + 1 >= MIN_ROUNDS && begin.elapsed() > time);
         // A block that moved the canary was not measured in one state. The last chance is kept, so that the
         // receipt fails by its canary and not for want of samples.
         if canary.moved(before, after) && !(end && worst.is_none()) {
-            run.discard_from(mark);
+            run.discarded += run.kept.cut(mark);
         } else if worst.is_none_or(|(b, a)| a.abs_diff(b) < after.abs_diff(before)) {
             worst = Some((before, after));
         }
-        state = stop(&run.untimed);
+        state = stop(&run.kept.untimed);
         if state.met || end {
             break;
         }
@@ -108,13 +109,10 @@ pub fn measure(
     }
     // The fewest that any step ran: one short step is enough to differ from the plan.
     let launches = run.counted.iter().copied().min().unwrap_or(0);
+    let state = run.settle(state);
     let (lines, gaps) = run.close(engine);
-    if run.untimed.is_empty() {
-        run.untimed = run.disturbed;
-        state = StopState { met: false, reason: "every sample waited for a processor".into() };
-    }
     Ok(CellResult {
-        series: run.untimed,
+        series: run.kept.untimed,
         warmup: run.warmup,
         stop: state,
         lines,
@@ -141,26 +139,70 @@ fn checked(engine: &mut Engine, rows: &[(Sequence, u32)]) -> Result<TouchedRepor
     Ok(touched_step(engine, rows)?)
 }
 
-struct Run {
-    rows: usize,
-    series: Series,
-    warmup: Vec<u64>,
+/// Samples of one kind of step each: without launch timers, and with them.
+struct Samples {
     untimed: Vec<u64>,
     /// For each launch, its time in every timed step.
     launches: Vec<Vec<u64>>,
     gaps: Vec<u64>,
-    times: Vec<LaunchTime>,
-    /// Launches counted by the device in each step.
-    counted: Vec<u64>,
-    discarded: u64,
-    /// Samples that waited for a processor: the series where there is no other, so that a receipt can say so.
-    disturbed: Vec<u64>,
-    poisoned: bool,
-    queue: RunQueue,
 }
 
 /// Samples and timed steps there were when a block began.
 struct Mark(usize, usize);
+
+impl Samples {
+    fn new(launches: usize) -> Self {
+        Self { untimed: Vec::new(), launches: vec![Vec::new(); launches], gaps: Vec::new() }
+    }
+
+    fn take_times(&mut self, times: &[LaunchTime]) {
+        for (kept, time) in self.launches.iter_mut().zip(times) {
+            kept.push(time.nanos);
+        }
+        // From the end of a launch to the start of the next; nothing is solved for.
+        let gap = |w: &[LaunchTime]| w[1].start.saturating_sub(w[0].start + w[0].nanos);
+        self.gaps.push(times.windows(2).map(gap).sum());
+    }
+
+    fn mark(&self) -> Mark {
+        Mark(self.untimed.len(), self.gaps.len())
+    }
+
+    /// Drops what came after the mark. Returns how many steps that were.
+    fn cut(&mut self, Mark(samples, timed): Mark) -> u64 {
+        let dropped = self.untimed.len() - samples + self.gaps.len() - timed;
+        self.untimed.truncate(samples);
+        self.gaps.truncate(timed);
+        self.launches.iter_mut().for_each(|times| times.truncate(timed));
+        dropped as u64
+    }
+
+    /// Adds all of `other`. Returns how many steps that were.
+    fn append(&mut self, mut other: Self) -> u64 {
+        let more = other.untimed.len() + other.gaps.len();
+        self.untimed.append(&mut other.untimed);
+        self.gaps.append(&mut other.gaps);
+        for (mine, theirs) in self.launches.iter_mut().zip(&mut other.launches) {
+            mine.append(theirs);
+        }
+        more as u64
+    }
+}
+
+struct Run {
+    rows: usize,
+    series: Series,
+    warmup: Vec<u64>,
+    kept: Samples,
+    times: Vec<LaunchTime>,
+    /// Launches counted by the device in each step.
+    counted: Vec<u64>,
+    discarded: u64,
+    /// Samples that waited for a processor.
+    disturbed: Samples,
+    poisoned: bool,
+    queue: RunQueue,
+}
 
 impl Run {
     fn new(engine: &Engine, rows: usize, series: &Series) -> Self {
@@ -169,28 +211,14 @@ impl Run {
             rows,
             series: *series,
             warmup: Vec::new(),
-            untimed: Vec::new(),
-            launches: vec![Vec::new(); n],
-            gaps: Vec::new(),
+            kept: Samples::new(n),
             times: vec![LaunchTime::default(); n],
             counted: Vec::new(),
             discarded: 0,
-            disturbed: Vec::new(),
+            disturbed: Samples::new(n),
             poisoned: true,
             queue: RunQueue::open(),
         }
-    }
-
-    fn mark(&self) -> Mark {
-        Mark(self.untimed.len(), self.gaps.len())
-    }
-
-    /// Throws away and counts the samples of a block.
-    fn discard_from(&mut self, Mark(samples, timed): Mark) {
-        self.discarded += (self.untimed.len() - samples + self.gaps.len() - timed) as u64;
-        self.untimed.truncate(samples);
-        self.gaps.truncate(timed);
-        self.launches.iter_mut().for_each(|times| times.truncate(timed));
     }
 
     /// Fills, poisons, runs the series once. Returns the tokens' hash and each row's last token.
@@ -216,13 +244,14 @@ impl Run {
             self.counted.push(engine.device().launched() - before);
             if step < self.series.warmup {
                 self.warmup.push(nanos);
-            } else if disturbed(waited, self.queue.wait(), nanos) {
-                self.discarded += 1;
-                self.disturbed.push(nanos);
-            } else if with_timers {
-                self.take_times();
             } else {
-                self.untimed.push(nanos);
+                let lost = disturbed(waited, self.queue.wait(), nanos);
+                self.discarded += u64::from(lost);
+                let samples = if lost { &mut self.disturbed } else { &mut self.kept };
+                match with_timers {
+                    true => samples.take_times(&self.times),
+                    false => samples.untimed.push(nanos),
+                }
             }
             for ((row, token), kept) in rows.iter_mut().zip(engine.chosen()).zip(&mut tokens) {
                 row.1 = *token;
@@ -234,13 +263,15 @@ impl Run {
         Ok((hash_tokens(tokens.iter().map(Vec::as_slice)), fed))
     }
 
-    fn take_times(&mut self) {
-        for (kept, time) in self.launches.iter_mut().zip(&self.times) {
-            kept.push(time.nanos);
+    /// Where one kind of step has no undisturbed sample, the disturbed ones of both kinds stand in, so that the lines
+    /// are closed against steps of their own sort. Such a series has not met its condition.
+    fn settle(&mut self, state: StopState) -> StopState {
+        if !self.kept.untimed.is_empty() && !self.kept.gaps.is_empty() {
+            return state;
         }
-        // From the end of a launch to the start of the next; nothing is solved for.
-        let gap = |w: &[LaunchTime]| w[1].start.saturating_sub(w[0].start + w[0].nanos);
-        self.gaps.push(self.times.windows(2).map(gap).sum());
+        let empty = Samples::new(self.times.len());
+        self.discarded -= self.kept.append(std::mem::replace(&mut self.disturbed, empty));
+        StopState { met: false, reason: "every sample waited for a processor".into() }
     }
 
     /// Lines by operation and the gap line.
@@ -248,7 +279,7 @@ impl Run {
         let mut lines: BTreeMap<String, ClosureLine> = BTreeMap::new();
         let plan = &engine.plans.decode;
         let facts = engine.facts();
-        for (launch, times) in plan.launches.iter().zip(&mut self.launches) {
+        for (launch, times) in plan.launches.iter().zip(&mut self.kept.launches) {
             let name = launch.op.name();
             let line = lines.entry(name.clone()).or_insert(ClosureLine { name, count: 0, ns: 0, bytes: 0 });
             line.count += 1;
@@ -256,7 +287,7 @@ impl Run {
             let accesses = launch.parts.iter().flat_map(|p| &p.accesses);
             line.bytes += accesses.map(|a| a.amount.at(&facts).0).sum::<u64>();
         }
-        (lines.into_values().collect(), median(&mut self.gaps))
+        (lines.into_values().collect(), median(&mut self.kept.gaps))
     }
 }
 

@@ -234,6 +234,7 @@ fn correctness(e: &Evidence<'_>, input: &RecordInput<'_>) -> Correctness {
     let nano = |x: f64| if x.is_finite() { (x * 1e9).min(9e15) as u64 } else { 9_000_000_000_000_000 };
     let oracle = e.oracle.map(|o| Oracle {
         name: o.name.clone(),
+        scope: o.scope,
         max_abs_nano: nano(o.max_abs()),
         tolerance_nano: nano(o.tolerance),
         greedy_equal: o.prompts.iter().all(|p| p.greedy_equal),

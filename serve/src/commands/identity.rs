@@ -24,6 +24,12 @@ pub fn topology(file: Option<&PathBuf>) -> Result<Topology> {
     }
 }
 
+/// Why a tuple of this one process cannot run on `topology`, where it cannot.
+pub fn cannot_run(topology: &Topology) -> Option<String> {
+    let nodes = || topology.validate(1).err().map(|e| e.to_string());
+    topology.runnable().err().map(|r| r.to_string()).or_else(nodes)
+}
+
 /// The admission identity of this executable with `pack` on `topology`, hashed now.
 pub fn admission(
     pack: &Pack,

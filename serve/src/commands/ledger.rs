@@ -51,7 +51,7 @@ pub struct LedgerArgs {
     /// A config.json of a known family, in place of a model.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// table, csv, summary-csv, json, svg, svg-time or html.
+    /// table, csv, summary-csv, json, svg, svg-time, svg-closure (of a measured step) or html.
     #[arg(long, default_value = "table")]
     pub format: String,
     /// The same as `--format json`.

@@ -2,7 +2,7 @@
 use super::device;
 use super::identity::{admission_on, now, topology};
 use super::ledger::class_of;
-use super::qualify::{Progress, Qualify, SERIES, order, print_row, table_head};
+use super::qualify::{Progress, Qualify, SERIES, oracle_of, order, print_row, table_head};
 use super::state::{self, Named, StateDir};
 use super::{Exit, print};
 use anyhow::{Context, Result, bail};
@@ -110,16 +110,7 @@ fn session(
 ) -> Result<Session> {
     let vocab = pack.header.model.summary().vocab;
     let rule = FillRule::new(args.seed, args.context as usize, &SERIES, vocab)?;
-    let place = Place::Cuda(Arc::clone(&cuda));
-    let oracle = match (&args.oracle, harness::builtin::is_builtin(&pack)) {
-        (Some(dir), _) => Some(harness::oracle::run_at(dir, class, &place)?),
-        (None, true) => {
-            let expected = harness::builtin::expected()?;
-            let name = format!("{} expected logits", pack.header.name);
-            Some(harness::oracle::run_pack_at(&pack, &expected, &name, class, &place)?)
-        }
-        (None, false) => None,
-    };
+    let oracle = oracle_of(args, &pack, class, &Place::Cuda(Arc::clone(&cuda)))?;
     let (probe, found) = probe_device(&cuda)?;
     let limit = policy.device(&device_class(&cuda)).map_or(100_000, |d| d.canary_ppm);
     let canary = CudaCanary::new(&cuda, limit)?;

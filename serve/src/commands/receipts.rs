@@ -3,7 +3,7 @@ use super::state::StateDir;
 use super::{Exit, print, print_json};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use receipts::{Entry, Record, Store, diff, json_schema, write_csv};
+use receipts::{Entry, EvidenceIdentity, Record, Store, diff, json_schema, write_csv};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct ReceiptsArgs {
 /// What to do with receipts.
 #[derive(Subcommand, Debug)]
 pub enum Action {
-    /// All receipts, oldest first.
+    /// All receipts, oldest first, each current for this build's sources or stale by the field named.
     List {
         /// Prints JSON.
         #[arg(long)]
@@ -64,9 +64,20 @@ pub enum Action {
     Schema,
 }
 
+/// Whether a receipt's evidence is that of this build: its kernels, ledger, harness, dependencies and compiler.
+fn age(record: &Record, build: &EvidenceIdentity) -> String {
+    let evidence = match record.entry() {
+        Entry::Step(r) => &r.evidence,
+        Entry::Kernel(k) => &k.evidence,
+    };
+    evidence.first_difference(build).map_or_else(|| "current".into(), |d| format!("stale ({})", d.field))
+}
+
 /// What a list shows of a receipt.
 fn facts(record: &Record) -> Value {
-    let common = json!({"id": record.id, "index": record.index, "created": record.entry().created()});
+    let evidence = age(record, &harness::qualify::evidence());
+    let created = record.entry().created();
+    let common = json!({"id": record.id, "index": record.index, "created": created, "evidence": evidence});
     let own = match record.entry() {
         Entry::Step(r) => json!({
             "entry": "step",
@@ -87,16 +98,17 @@ fn facts(record: &Record) -> Value {
 
 fn line(record: &Record) -> String {
     let (id, created) = (record.short_id(), record.entry().created());
+    let age = age(record, &harness::qualify::evidence());
     match record.entry() {
         Entry::Step(r) => {
             let t = &r.tuple;
             let verdict = r.verdict.as_ref().map_or("-", |v| v.word());
             format!(
-                "{id}  {created}  {verdict:<10} {} {} {} context {} batch {} {} on {}\n",
+                "{id}  {created}  {verdict:<10} {} {} {} context {} batch {} {} on {}, {age}\n",
                 t.model, t.recipe, t.numeric_class, t.context, t.batch, t.transport, r.admission.device_class
             )
         }
-        Entry::Kernel(_) => format!("{id}  {created}  kernel\n"),
+        Entry::Kernel(_) => format!("{id}  {created}  kernel, {age}\n"),
     }
 }
 

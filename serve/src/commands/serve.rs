@@ -1,6 +1,6 @@
 //! `sparkpipe serve`: the gate first, then the engine at exactly the receipt's limits, then the gateway.
 use super::Exit;
-use super::identity::{admission, topology};
+use super::identity::{admission, cannot_run, topology};
 use super::qualify::{class_of, routes_log};
 use super::state::{self, StateDir};
 use crate::gateway::{self, Gateway};
@@ -68,17 +68,18 @@ pub struct Serve {
 pub fn run(args: &Serve) -> Result<Exit> {
     let state = StateDir::from_env()?;
     let topology = topology(args.topology.as_ref())?;
-    if let Err(refusal) = topology.runnable() {
-        eprintln!("refused: {refusal}");
-        return Ok(Exit::Refused);
+    if let Some(refusal) = cannot_run(&topology) {
+        return Ok(refused(&refusal));
     }
     let pack = match sound_pack(args, &state)? {
         Ok(pack) => pack,
         Err(fault) => {
-            eprintln!("refused: {fault}");
-            return Ok(Exit::Refused);
+            return Ok(refused(&format!(
+                "{fault}; delete the file and qualify again, or bring back a sound copy"
+            )));
         }
     };
+    state::context_fits(&pack, args.context)?;
     let class = class_of(args.class.as_deref(), &pack)?;
     let (header, policy, machine) = (&pack.header, Policy::embedded(), Machine::read());
     let threads = state::threads(args.threads)?;
@@ -89,7 +90,7 @@ pub fn run(args: &Serve) -> Result<Exit> {
         Ok(admitted) => admitted,
         Err(refusal @ (Refusal::Store(_) | Refusal::Tuple(_))) => return Err(refusal.into()),
         Err(refusal) => {
-            eprintln!("{}", refusal.with_command(&qualify_command(args, &tuple)));
+            crate::complain(&refusal.with_command(&qualify_command(args, &tuple)).to_string());
             return Ok(Exit::Refused);
         }
     };
@@ -101,6 +102,11 @@ pub fn run(args: &Serve) -> Result<Exit> {
         println!("  {name}={value}");
     }
     start(args, &pack, class, threads, &admitted.limits, machine.available)
+}
+
+fn refused(why: &str) -> Exit {
+    crate::complain(&format!("refused: {why}"));
+    Exit::Refused
 }
 
 /// Most sequences saved at once: those that wait for a turn, and one more while two change places.

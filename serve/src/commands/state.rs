@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use harness::builtin;
 use harness::families::Model;
-use harness::pack::{Pack, model_of};
+use harness::pack::{Pack, PackError, model_of};
 use harness::recipe::Recipe;
 use kernels::host::simd::{Simd, Switches};
 use std::collections::BTreeMap;
@@ -244,7 +244,11 @@ pub fn checkpoint_name(path: &Path) -> String {
 pub fn pack_of(model: &str, with: Option<&str>, state: &StateDir) -> Result<Pack> {
     match resolve(model)? {
         Named::Builtin => match with {
-            None | Some(builtin::RECIPE) => Ok(builtin::ensure_pack(state.path())?),
+            None | Some(builtin::RECIPE) => match builtin::ensure_pack(state.path()) {
+                Err(fault @ PackError::Invalid { .. }) => Err(fault)
+                    .context("the built-in model's pack is damaged; delete the file, it is written again"),
+                made => Ok(made?),
+            },
             Some(other) => bail!("the built-in model is held in {}, not in {other}", builtin::RECIPE),
         },
         Named::Pack(path) => Ok(Pack::open(&path)?),
@@ -255,6 +259,15 @@ pub fn pack_of(model: &str, with: Option<&str>, state: &StateDir) -> Result<Pack
         )),
         Named::Checkpoint(path) => pack_checkpoint(&path, with, state),
     }
+}
+
+/// Refuses a context beyond what the model was made for.
+pub fn context_fits(pack: &Pack, context: u64) -> Result<()> {
+    let longest = pack.header.model.summary().max_context as u64;
+    if context > longest {
+        bail!("--context is {context}, {} takes at most {longest} tokens", pack.header.name);
+    }
+    Ok(())
 }
 
 fn pack_checkpoint(path: &Path, with: Option<&str>, state: &StateDir) -> Result<Pack> {

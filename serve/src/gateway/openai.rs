@@ -311,8 +311,9 @@ fn joined(index: usize, parts: &[Value]) -> Result<String, ApiError> {
         match (part["type"].as_str(), part["text"].as_str()) {
             (Some("text"), Some(piece)) => text.push_str(piece),
             (kind, _) => {
+                let kind = kind.unwrap_or("none");
                 let message =
-                    format!("part {at} of message {index} has type {kind:?}: only text parts are supported");
+                    format!("part {at} of message {index} has type {kind}: only text parts are supported");
                 return Err(ApiError::param(format!("messages[{index}].content[{at}]"), message));
             }
         }

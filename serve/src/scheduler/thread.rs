@@ -218,7 +218,7 @@ fn run<E: StepEngine, T: TextModel>(
             Ok(did) => worked = did,
             Err(message) => {
                 let failure = Failure::EngineDead(message);
-                eprintln!("engine: {failure}; every request fails, nothing more is accepted");
+                crate::complain(&format!("engine: {failure}; every request fails, nothing more is accepted"));
                 core.fail_all(&failure);
                 status.set_life(Life::Dead(failure));
                 return;
@@ -241,11 +241,11 @@ fn watchdog(status: &Weak<Status>, config: Config) {
                 let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
                 let failure = Failure::EngineStuck { phase, for_ms: ms(age), limit_ms: ms(limit) };
                 let rows = status.active.load(Relaxed);
-                eprintln!("watchdog: {failure}; {rows} rows wait for it and fail now");
+                crate::complain(&format!("watchdog: {failure}; {rows} rows wait for it and fail now"));
                 status.set_life(Life::Stuck(failure));
             }
             Life::Stuck(_) if age <= limit => {
-                eprintln!("watchdog: the engine thread came back and is in `{phase}`");
+                crate::complain(&format!("watchdog: the engine thread came back and is in `{phase}`"));
                 status.set_life(Life::Running);
             }
             _ => {}

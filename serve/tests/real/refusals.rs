@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::home::{BINARY, Home};
+use receipts::{Entry, Signer, Store};
+
+use crate::home::{BINARY, Home, steps};
 use crate::server::Server;
 
 const SERVE: [&str; 5] = ["serve", "--port", "0", "--batch", "1"];
@@ -140,4 +142,21 @@ fn one_changed_byte_of_the_receipts_is_refused() {
     let ran = home.run(&SERVE);
     assert_eq!(ran.code, Some(2), "{}", ran.out);
     assert!(ran.err.contains("receipt") && !ran.out.contains("listening"), "{}", ran.err);
+}
+
+/// Receipts of other sources stay where they are; the list says which they are and why.
+#[test]
+fn a_list_says_which_receipts_other_sources_made() {
+    let home = Home::qualified();
+    let mut store = Store::open(&home.path().join("receipts"));
+    let signer = Signer::open_or_create(&home.path().join("keys")).expect("the key that qualify made");
+    let mut other = steps(&store).pop().expect("a receipt");
+    other.evidence.sources = "77".repeat(32);
+    store.append(Entry::Step(other), &signer).expect("appended");
+    let ran = home.run(&["receipts", "list"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let (last, before) =
+        ran.out.lines().collect::<Vec<_>>().split_last().map(|(l, b)| (*l, b.to_vec())).expect("lines");
+    assert!(last.ends_with("stale (sources)"), "{last}");
+    assert!(!before.is_empty() && before.iter().all(|line| line.ends_with("current")), "{before:?}");
 }

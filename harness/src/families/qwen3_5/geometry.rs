@@ -134,7 +134,42 @@ pub fn read(config: &Value) -> Result<Geometry, GeometryError> {
         return Err(bad("partial_rotary_factor", rotary, "a whole number of rotated dimensions"));
     }
     check(&geometry)?;
+    twins(config, &f, &rope, &geometry)?;
     Ok(geometry)
+}
+
+/// What a configuration says twice must agree: whoever wrote it may have changed one of the two.
+fn twins(config: &Value, f: &Fields<'_>, rope: &Fields<'_>, g: &Geometry) -> Result<(), GeometryError> {
+    let root = Fields::new(config, "");
+    if root.get("tie_word_embeddings").is_ok() {
+        root.exactly("tie_word_embeddings", &json!(false))?;
+    }
+    if f.get("model_type").is_ok_and(|t| t != "qwen3_5_text" && t != "qwen3_5") {
+        return Err(bad("model_type", f.get("model_type")?, "qwen3_5_text"));
+    }
+    if f.get("partial_rotary_factor").is_ok() {
+        f.exactly("partial_rotary_factor", rope.get("partial_rotary_factor")?)?;
+    }
+    if f.get("full_attention_interval").is_ok() {
+        let every = f.size("full_attention_interval")?;
+        let full = |i: usize| (i + 1).is_multiple_of(every);
+        let agrees = |(i, kind): (usize, &LayerKind)| (*kind == LayerKind::FullAttention) == full(i);
+        if !g.layers.iter().enumerate().all(agrees) {
+            return Err(bad("full_attention_interval", every, "the interval that layer_types shows"));
+        }
+    }
+    if let Ok(sections) = rope.get("mrope_section") {
+        let parts: Option<Vec<u64>> = sections.as_array().and_then(|s| s.iter().map(Value::as_u64).collect());
+        let pairs = g.rotary_dims as u64 / 2;
+        if parts.is_none_or(|p| p.iter().try_fold(0u64, |a, b| a.checked_add(*b)) != Some(pairs)) {
+            return Err(bad(
+                "rope_parameters.mrope_section",
+                sections,
+                &format!("sections that sum to {pairs}"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Layers of the multi-token-prediction head. A configuration that does not speak of one has none.
@@ -211,4 +246,32 @@ pub fn check(g: &Geometry) -> Result<(), GeometryError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every field that the built-in configuration holds twice, changed in one of the two places.
+    #[test]
+    fn what_is_said_twice_must_agree() {
+        let config: Value = serde_json::from_str(crate::builtin::CONFIG).unwrap();
+        assert!(read(&config).is_ok());
+        for (pointer, value) in [
+            ("/tie_word_embeddings", json!(true)),
+            ("/text_config/tie_word_embeddings", json!(true)),
+            ("/text_config/model_type", json!("x")),
+            ("/text_config/partial_rotary_factor", json!(0.5)),
+            ("/text_config/full_attention_interval", json!(2)),
+            ("/text_config/full_attention_interval", json!("x")),
+            ("/text_config/rope_parameters/mrope_section", json!([3, 3, 3])),
+            ("/text_config/rope_parameters/mrope_section", json!([u64::MAX, 2])),
+            ("/text_config/rope_parameters/mrope_section", json!(-1)),
+        ] {
+            let mut changed = config.clone();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            let error = read(&changed).unwrap_err().to_string();
+            assert!(error.contains(pointer.rsplit('/').next().unwrap()), "{pointer}: {error}");
+        }
+    }
 }
