@@ -163,6 +163,7 @@ SHAPES = {
 
 
 def gemv_configs(k, paired):
+    """Constants of the streaming kernels; `FRESH` ones are those no sweep has measured."""
     s = slices(k)
     for r in ([2, 4] if paired else [1, 2, 4, 8]):
         threads = 32 * s * r
@@ -283,7 +284,8 @@ class Experts:
     def args(self, cfg, w, io):
         u64 = c.c_uint64
         up = w + self.one * self.EXPERTS if self.paired else 0
-        return [u64(io["x"]), u64(w), u64(up), c.c_uint32(self.one), u64(self.offsets), u64(self.list), u64(io["out"])]
+        return [u64(io["x"]), u64(w), u64(up), c.c_uint32(self.one), c.c_uint32(self.one),
+                u64(self.offsets), u64(self.list), u64(io["out"])]
 
 
 def main():

@@ -157,14 +157,16 @@ template <class W, int MT, int U> struct Stream {
         for (int j = 0; j < U; j++)
             if (begin + j < end) load(j, src, begin + j);
     }
-    template <int NB, class X>
-    DEV void run(const typename W::Src* src, u32 begin, u32 end, const X& x, float (&acc)[MT][NB][4]) {
+    /// `after(u)` is called when unit u is in the sums.
+    template <int NB, class X, class After>
+    DEV void run(const typename W::Src* src, u32 begin, u32 end, const X& x, float (&acc)[MT][NB][4], After after) {
         for (u32 u = begin; u < end; u += U) {
 #pragma unroll
             for (int j = 0; j < U; j++) {
                 if (u + j >= end) break;
                 unit_product<W, MT, NB>(w[j], x, (u + j) * W::UNIT, acc);
                 if (u + j + U < end) load(j, src, u + j + U);
+                after(u + j);
             }
         }
     }
@@ -189,6 +191,26 @@ DEV void put_part(float* part, const Lane& l, const float (&c)[4]) {
     float* p = part + 40 * l.t + l.g;
     p[0] = c[0], p[20] = c[1], p[8] = c[2], p[28] = c[3];
 }
+/// Streams slices [first, first + COUNT) one after another and puts each into its place from `parts` on; the first
+/// weights are on their way.
+template <int COUNT, int UNITS, int SLICES, class W, int U, class X>
+DEV void run_slices(Stream<W, 1, U>& stream, const typename W::Src (&src)[1], u32 first, u32 begin, u32 end, const X& x,
+                    float* parts, const Lane& l) {
+    float acc[1][1][4] = {};
+    if constexpr (COUNT == 1) {
+        stream.template run<1>(src, begin, end, x, acc, [](u32) {});
+        put_part(parts, l, acc[0][0]);
+    } else {
+        u32 bound = slice_begin(UNITS, SLICES, first + 1);
+        stream.template run<1>(src, begin, end, x, acc, [&](u32 u) {
+            if (u + 1 != bound) return;
+            put_part(parts, l, acc[0][0]);
+            acc[0][0][0] = acc[0][0][1] = acc[0][0][2] = acc[0][0][3] = 0;
+            parts += PART, first++, bound = slice_begin(UNITS, SLICES, first + 1);
+        });
+    }
+}
+
 /// Adds the slices in index order.
 template <int SLICES> DEV float sum_parts(const float* part, u32 row, u32 col) {
     float y = 0;

@@ -33,6 +33,18 @@ DEV float byte_and_23(u32 word, int i) { return __uint_as_float(__byte_perm(word
 DEV float times_byte(u32 word, int i, float d, float minus_d23) { return fmaf(byte_and_23(word, i), d, minus_d23); }
 constexpr float TWO23 = 8388608.0f;
 
+/// Bytes of a row of K values.
+constexpr u32 row_bytes(int f, int k) {
+    return f == F32 ? 4 * k : f == F16 || f == BF16 ? 2 * k : f == Q8_0 ? k / 32 * 34 : k / 256 * (
+        f == Q4_K ? 144 : f == Q5_K ? 176 : f == Q6_K ? 210 : 84);
+}
+/// Asks the last cache for piece `i` of `pieces` of a whole tile: more bytes on their way than registers can hold.
+template <int F, int K> DEV void fetch_piece(const u8* matrix, u32 row0, u32 i, u32 pieces) {
+    u32 bytes = 16 * row_bytes(F, K), piece = (bytes / pieces + 15) / 16 * 16, from = i * piece;
+    if ((threadIdx.x & 31) == 0 && from < bytes)
+        prefetch_l2(matrix + u64(row0) * row_bytes(F, K) + from, min(piece, bytes - from));
+}
+
 DEV u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 /// Shift left, or right where `by` is negative; `by` is a constant after unrolling.
 DEV u32 shift(u32 w, int by) { return by >= 0 ? w << by : w >> -by; }

@@ -48,23 +48,66 @@ pub struct Gemv {
     pub depth: usize,
     /// Blocks of a multiprocessor that registers must leave room for.
     pub blocks: usize,
+    /// Slices of K a warp computes, one after another; divides their number.
+    pub slices: usize,
+    /// Whether the last cache is asked for a whole tile first.
+    pub fetch: bool,
+}
+
+/// What decides the constants of a launch for few rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Few<'a> {
+    /// Values of a row.
+    pub k: usize,
+    /// Tiles of 16 weight rows; gate and up count two.
+    pub tiles: usize,
+    /// Formats of all matrices.
+    pub formats: &'a [Format],
+    /// Whether a part is a pair of gate and up.
+    pub silu: bool,
+    /// Whether a single input row is promised.
+    pub one: bool,
+    /// The device.
+    pub target: &'a Target,
 }
 
 impl Gemv {
-    /// What stands: see LAB.md.
-    pub fn standing(k: usize, formats: &[Format], silu: bool) -> Self {
-        let least = if silu { 2 } else { 1 };
-        let tiles = match slices(k) {
-            5.. => least,
-            3 | 4 => 2,
+    /// What stands: see LAB.md for the figures behind each line.
+    pub fn standing(of: Few) -> Self {
+        let least = if of.silu { 2 } else { 1 };
+        let tiles = match slices(of.k) {
+            3.. => least,
             2 => 4,
             _ => 8,
         };
-        let threads = 32 * slices(k) * tiles;
-        let plain = formats.iter().all(|f| matches!(f, Format::Bf16));
-        // Registers: 64 hold four units of BF16, 128 the two half blocks of any other format.
-        let (depth, room) = if plain { (4, 1024) } else { (depth_of(formats), 512) };
-        Self { tiles, depth, blocks: (room / threads).max(1) }
+        let threads = 32 * slices(of.k) * tiles;
+        let stand = |depth, room: usize| Self {
+            tiles,
+            depth,
+            blocks: (room / threads).max(1),
+            slices: 1,
+            fetch: false,
+        };
+        let all = |some: &[Format]| of.formats.iter().all(|f| some.contains(f));
+        // Two units of BF16 take 43 registers: what is left holds blocks of the next launch, which already load.
+        if all(&[Format::Bf16]) {
+            return stand(2, 1024);
+        }
+        if !all(&[Format::Q4_K, Format::Q6_K]) {
+            return stand(depth_of(of.formats), 512);
+        }
+        // One wave of blocks: every weight in flight at once, 168 registers.
+        if tiles == least && of.tiles.div_ceil(tiles) * threads <= 384 * of.target.sms as usize {
+            return stand(8, 384);
+        }
+        let depth = if all(&[Format::Q6_K]) && of.target.sm == Target::SM_90A.sm {
+            8
+        } else if of.one {
+            4
+        } else {
+            2
+        };
+        stand(depth, 512)
     }
 }
 
@@ -168,24 +211,24 @@ fn check(part: &LinearPart, k: usize) -> Result<(), BindError> {
         return Err(refused(OP, "k", part.w.k, "one multiple of 8 for all parts"));
     }
     if let Epilogue::SiluMul { up, .. } = part.epilogue
-        && (up.format, up.n, up.k) != (part.w.format, part.w.n, part.w.k)
+        && (up.n, up.k) != (part.w.n, part.w.k)
     {
-        return Err(refused(OP, "up matrix", up.format.name(), "the gate's shape and format"));
+        return Err(refused(OP, "up matrix", up.n, "the gate's shape"));
     }
     Ok(())
 }
 
 /// Defines and arguments of up to [`PARTS`] parts.
 fn parts(all: &[LinearPart], out_rows: bool) -> Result<(Defines, Vec<Arg>), BindError> {
-    const NAMES: [[&str; 3]; PARTS] = [
-        ["P0_FMT", "P0_N", "P0_EPI"],
-        ["P1_FMT", "P1_N", "P1_EPI"],
-        ["P2_FMT", "P2_N", "P2_EPI"],
-        ["P3_FMT", "P3_N", "P3_EPI"],
+    const NAMES: [[&str; 4]; PARTS] = [
+        ["P0_FMT", "P0_N", "P0_EPI", "P0_UP"],
+        ["P1_FMT", "P1_N", "P1_EPI", "P1_UP"],
+        ["P2_FMT", "P2_N", "P2_EPI", "P2_UP"],
+        ["P3_FMT", "P3_N", "P3_EPI", "P3_UP"],
     ];
     let mut defines = vec![define("K_DIM", all[0].w.k), define("OUT_ROWS", u32::from(out_rows))];
     let mut args = Vec::new();
-    for (i, [format, n, epi]) in NAMES.into_iter().enumerate() {
+    for (i, [format, n, epi, up_format]) in NAMES.into_iter().enumerate() {
         let Some(part) = all.get(i) else {
             args.extend([NULL; 3]);
             continue;
@@ -194,7 +237,12 @@ fn parts(all: &[LinearPart], out_rows: bool) -> Result<(Defines, Vec<Arg>), Bind
         defines.push(define(n, part.w.n));
         defines.push(define(epi, epilogue(part)?));
         let up = match part.epilogue {
-            Epilogue::SiluMul { up, .. } => Arg::Buf(up.buf),
+            Epilogue::SiluMul { up, .. } => {
+                if up.format != part.w.format {
+                    defines.push(define(up_format, format_name(up.format)));
+                }
+                Arg::Buf(up.buf)
+            }
             _ => NULL,
         };
         args.extend([Arg::Buf(part.w.buf), up, Arg::Buf(part.out)]);
@@ -207,8 +255,16 @@ fn ragged(parts: &[LinearPart]) -> bool {
     parts.iter().any(|p| !p.w.n.is_multiple_of(16))
 }
 
+/// The format of the up matrix, where the part has one.
+fn up_format(part: &LinearPart) -> Option<Format> {
+    match part.epilogue {
+        Epilogue::SiluMul { up, .. } => Some(up.format),
+        _ => None,
+    }
+}
+
 fn formats(parts: &[LinearPart]) -> Vec<Format> {
-    parts.iter().map(|p| p.w.format).collect()
+    parts.iter().flat_map(|p| [Some(p.w.format), up_format(p)]).flatten().collect()
 }
 
 impl Linear {
@@ -239,14 +295,22 @@ impl Linear {
         let groups = self.parts.chunks(PARTS);
         if self.bucket_rows(plan) <= GEMV_ROWS {
             let one = self.bucket_rows(plan) == 1;
-            groups.map(|g| self.gemv(g, self.gemv_standing(g), one)).collect()
+            groups.map(|g| self.gemv(g, self.gemv_standing(g, one, target), one)).collect()
         } else {
             groups.map(|g| self.tile(g, self.tile_standing(g, plan, target), plan)).collect()
         }
     }
 
-    fn gemv_standing(&self, group: &[LinearPart]) -> Gemv {
-        let mut c = Gemv::standing(group[0].w.k, &formats(group), group.iter().any(is_silu));
+    fn gemv_standing(&self, group: &[LinearPart], one: bool, target: &Target) -> Gemv {
+        let each = |p: &LinearPart| p.w.n.div_ceil(16) * if is_silu(p) { 2 } else { 1 };
+        let mut c = Gemv::standing(Few {
+            k: group[0].w.k,
+            tiles: group.iter().map(each).sum(),
+            formats: &formats(group),
+            silu: group.iter().any(is_silu),
+            one,
+            target,
+        });
         if ragged(group) {
             c.blocks = c.blocks.div_ceil(2);
         }
@@ -272,6 +336,12 @@ impl Linear {
         let (mut defines, tail) = parts(group, self.out_rows())?;
         defines.extend([define("GEMV", 1), define("CFG_R", c.tiles), define("CFG_U", c.depth)]);
         defines.extend([define("CFG_MIN_BLOCKS", c.blocks), define("CFG_ONE", u32::from(one))]);
+        if c.slices != 1 {
+            defines.push(define("CFG_S", c.slices));
+        }
+        if c.fetch {
+            defines.push(define("CFG_PRE", 1));
+        }
         let blocks = |p: &LinearPart| {
             let each = if is_silu(p) { c.tiles / 2 } else { c.tiles };
             p.w.n.div_ceil(16).div_ceil(each) as u32
@@ -281,7 +351,7 @@ impl Linear {
             entry: "linear_gemv",
             defines,
             grid: [group.iter().map(blocks).sum(), 1, 1],
-            block: 32 * (slices(group[0].w.k) * c.tiles) as u32,
+            block: 32 * (slices(group[0].w.k) / c.slices * c.tiles) as u32,
             shared: 0,
             args: [Arg::Shape, Arg::Buf(self.x)].into_iter().chain(tail).collect(),
             pdl: true,

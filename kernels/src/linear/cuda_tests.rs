@@ -1,6 +1,6 @@
 //! Geometry of the bindings: every row of every part has a block, shared memory fits, constants are stable.
 use super::super::contract::{Epilogue, Linear, LinearPart, Matrix};
-use super::{Gemv, Tile, slices};
+use super::{Few, Gemv, Tile, slices};
 use crate::buffer::BufId;
 use crate::cuda::call::{PlanView, Target};
 use crate::cuda::helpers::COUNTERS;
@@ -97,10 +97,19 @@ fn slices_are_fixed_by_k() {
 
 #[test]
 fn the_standing_constants_are_those_that_were_compiled() {
-    let g = Gemv::standing(5120, &[Format::Bf16], true);
-    assert_eq!(g, Gemv { tiles: 2, depth: 4, blocks: 2 });
-    let g = Gemv::standing(2048, &[Format::Q4_K, Format::Q6_K], false);
-    assert_eq!(g, Gemv { tiles: 2, depth: 4, blocks: 2 });
-    let t = Tile::standing(17408, 64, &[Format::Bf16], false, 320, &Target::SM_90A);
+    use Format::{Bf16, Q4_K, Q6_K};
+    let stands = |k, tiles, formats: &[Format], silu, one| {
+        let g = Gemv::standing(Few { k, tiles, formats, silu, one, target: &Target::SM_90A });
+        assert!(g.slices == 1 && !g.fetch);
+        (g.tiles, g.depth, g.blocks)
+    };
+    assert_eq!(stands(5120, 2176, &[Bf16, Bf16], true, true), (2, 2, 2));
+    assert_eq!(stands(17408, 320, &[Bf16], false, false), (1, 2, 4));
+    assert_eq!(stands(2048, 320, &[Q4_K, Q4_K, Q6_K], false, true), (1, 8, 3));
+    assert_eq!(stands(4096, 128, &[Q4_K], false, false), (1, 8, 1));
+    assert_eq!(stands(2048, 9496, &[Q6_K], false, true), (1, 8, 4));
+    assert_eq!(stands(5120, 2176, &[Q4_K, Q4_K], true, true), (2, 4, 1));
+    assert_eq!(stands(5120, 2176, &[Q4_K, Q4_K], true, false), (2, 2, 1));
+    let t = Tile::standing(17408, 64, &[Bf16], false, 320, &Target::SM_90A);
     assert_eq!(t, Tile { warps: 8, mt: 2, nb: 8, chunk: 128, stages: 3, split: true });
 }

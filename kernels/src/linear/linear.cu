@@ -5,7 +5,8 @@
 // waits for the rows until the first weights are on their way. `linear_tile`: more rows; a warp holds MT tiles and
 // all columns of the block, rows are staged. `linear_exact`: f32 rows with f32 or 16-bit weights by fused adds.
 //
-// Constants: K_DIM; PARTS and for part i P<i>_FMT, P<i>_N, P<i>_EPI; OUT_ROWS (1: the head's rows).
+// Constants: K_DIM; for part i P<i>_FMT, P<i>_N, P<i>_EPI and, where it is not P<i>_FMT, P<i>_UP (the format of the up
+// matrix); OUT_ROWS (1: the head's rows).
 #include "mma_tile.cuh"
 
 #ifndef P1_N
@@ -23,6 +24,18 @@
 #define P3_N 0
 #define P3_EPI 0
 #endif
+#ifndef P0_UP
+#define P0_UP P0_FMT
+#endif
+#ifndef P1_UP
+#define P1_UP P1_FMT
+#endif
+#ifndef P2_UP
+#define P2_UP P2_FMT
+#endif
+#ifndef P3_UP
+#define P3_UP P3_FMT
+#endif
 #ifndef OUT_ROWS
 #define OUT_ROWS 0
 #endif
@@ -34,44 +47,60 @@
 constexpr bool is_silu(int epilogue) { return epilogue >= SILU_MUL; }
 constexpr int tiles(int n) { return (n + 15) / 16; }
 
-/// The part a block works on.
+/// The part a block works on; `format` that of `w`, `up_format` that of `up`.
 struct Part {
     const u8 *w, *up;
     void* out;
     u32 n, block;
-    int format, epilogue;
+    int format, up_format, epilogue;
 };
 
-#define PART_ARGS                                                                                                 \
-    const u8 *w0, const u8 *u0, void *o0, const u8 *w1, const u8 *u1, void *o1, const u8 *w2, const u8 *u2,      \
+#define PART_ARGS                                                                                            \
+    const u8 *w0, const u8 *u0, void *o0, const u8 *w1, const u8 *u1, void *o1, const u8 *w2, const u8 *u2, \
         void *o2, const u8 *w3, const u8 *u3, void *o3
 
+#define THE_PART(i, block) \
+    Part { w##i, u##i, o##i, P##i##_N, (block), P##i##_FMT, P##i##_UP, P##i##_EPI }
 /// Finds the part of block `b`, where part i has `b<i>` blocks.
-#define FIND_PART(part, b, b0, b1, b2)                                                                            \
-    Part part = {w0, u0, o0, P0_N, (b), P0_FMT, P0_EPI};                                                          \
-    if (P1_N > 0 && (b) >= (b0)) part = Part{w1, u1, o1, P1_N, (b) - (b0), P1_FMT, P1_EPI};                       \
-    if (P2_N > 0 && (b) >= (b0) + (b1)) part = Part{w2, u2, o2, P2_N, (b) - (b0) - (b1), P2_FMT, P2_EPI};          \
-    if (P3_N > 0 && (b) >= (b0) + (b1) + (b2))                                                                    \
-        part = Part{w3, u3, o3, P3_N, (b) - (b0) - (b1) - (b2), P3_FMT, P3_EPI};
+#define FIND_PART(part, b, b0, b1, b2)                                         \
+    Part part = THE_PART(0, (b));                                              \
+    if (P1_N > 0 && (b) >= (b0)) part = THE_PART(1, (b) - (b0));               \
+    if (P2_N > 0 && (b) >= (b0) + (b1)) part = THE_PART(2, (b) - (b0) - (b1)); \
+    if (P3_N > 0 && (b) >= (b0) + (b1) + (b2)) part = THE_PART(3, (b) - (b0) - (b1) - (b2));
 
-/// Whether a part has this format, and rows that are (not) whole tiles.
-constexpr bool used(int f, bool full) {
-    return (P0_FMT == f && (P0_N % 16 == 0) == full) || (P1_N > 0 && P1_FMT == f && (P1_N % 16 == 0) == full) ||
-           (P2_N > 0 && P2_FMT == f && (P2_N % 16 == 0) == full) || (P3_N > 0 && P3_FMT == f && (P3_N % 16 == 0) == full);
+/// Whether part (n, f, up) has a matrix of format `want` with rows that are (not) whole tiles.
+constexpr bool has(int n, int f, int up, int want, bool full) {
+    return n > 0 && (f == want || up == want) && (n % 16 == 0) == full;
 }
-/// Runs `CALL(F, FULL)` for the part's format; formats of no part leave no code.
-#define DISPATCH(part, CALL)                                                                                      \
-    DISPATCH1(part, CALL, F32) DISPATCH1(part, CALL, F16) DISPATCH1(part, CALL, BF16) DISPATCH1(part, CALL, Q8_0) \
-    DISPATCH1(part, CALL, Q4_K) DISPATCH1(part, CALL, Q5_K) DISPATCH1(part, CALL, Q6_K) DISPATCH1(part, CALL, Q2_K)
-#define DISPATCH1(part, CALL, F)                                                                                  \
-    if constexpr (used(F, true)) if ((part).format == F && (part).n % 16 == 0) { CALL(F, true) }                  \
-    if constexpr (used(F, false)) if ((part).format == F && (part).n % 16 != 0) { CALL(F, false) }
+constexpr bool used(int f, bool full) {
+    return has(P0_N, P0_FMT, P0_UP, f, full) || has(P1_N, P1_FMT, P1_UP, f, full) ||
+           has(P2_N, P2_FMT, P2_UP, f, full) || has(P3_N, P3_FMT, P3_UP, f, full);
+}
+/// Runs `CALL(F, FULL)` for a format and row count; formats of no part leave no code.
+#define DISPATCH(f, n, CALL)                                                                            \
+    DISPATCH1(f, n, CALL, F32) DISPATCH1(f, n, CALL, F16) DISPATCH1(f, n, CALL, BF16)                   \
+    DISPATCH1(f, n, CALL, Q8_0) DISPATCH1(f, n, CALL, Q4_K) DISPATCH1(f, n, CALL, Q5_K)                 \
+    DISPATCH1(f, n, CALL, Q6_K) DISPATCH1(f, n, CALL, Q2_K)
+#define DISPATCH1(f, n, CALL, F)                                                          \
+    if constexpr (used(F, true)) if ((f) == F && (n) % 16 == 0) { CALL(F, true) }         \
+    if constexpr (used(F, false)) if ((f) == F && (n) % 16 != 0) { CALL(F, false) }
+
+/// Whether some gate has another format than its up matrix.
+[[maybe_unused]] constexpr bool MIXED = P0_UP != P0_FMT || P1_UP != P1_FMT || P2_UP != P2_FMT || P3_UP != P3_FMT;
 
 DEV u32 step_rows(const Shape* shape) { return OUT_ROWS ? shape->out_rows : shape->rows; }
 
 #ifdef GEMV
-// CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the 256-value units).
-constexpr int R = CFG_R, U = CFG_U;
+// CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the longer
+// units), CFG_S slices a warp; CFG_PRE: the last cache is asked for all of a tile first.
+#ifndef CFG_PRE
+#define CFG_PRE 0
+#endif
+#ifndef CFG_S
+#define CFG_S 1
+#endif
+constexpr int R = CFG_R, U = CFG_U, S = CFG_S, THREADS = 32 * (SLICES / S) * R;
+static_assert(SLICES % S == 0, "each warp has as many slices");
 
 /// Blocks of a part: R tiles a block, where gate and up count two.
 constexpr u32 gemv_blocks(int n, int epilogue) {
@@ -79,42 +108,42 @@ constexpr u32 gemv_blocks(int n, int epilogue) {
     return each == 0 ? 0 : u32((tiles(n) + each - 1) / each);
 }
 
-/// This warp's slice of one tile; waits for the previous kernel after its first loads.
+/// This warp's slices of one tile, each to its part; waits for the previous kernel after its first loads.
 template <int F, bool FULL>
-DEV u32 gemv_slice(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, const Shape* shape, const u16* x,
-                   float (&acc)[1][1][4]) {
+DEV u32 gemv_slices(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, const Shape* shape, const u16* x,
+                    float* parts) {
     using W = Weights<F, K_DIM, FULL>;
     constexpr int UNITS = units_of(K_DIM, W::UNIT);
     constexpr int DEPTH = W::UNIT > 32 ? (U + 1) / 2 : U;
     Lane l;
-    u32 begin = slice_begin(UNITS, SLICES, slice), end = active ? slice_begin(UNITS, SLICES, slice + 1) : begin;
+    u32 begin = slice_begin(UNITS, SLICES, slice), end = active ? slice_begin(UNITS, SLICES, slice + S) : begin;
+    if (CFG_PRE && FULL && active) fetch_piece<F, K_DIM>(matrix, row0, slice / S, SLICES / S);
     typename W::Src src[1] = {typename W::Src(matrix, n, active ? row0 : 0, l)};
     Stream<W, 1, DEPTH> stream;
     stream.prime(src, begin, end);
     pdl_wait();
     u32 rows = min(step_rows(shape), 8u);
     GlobalRows<K_DIM, W::SPLIT, CFG_ONE> b(x + u64(l.g < rows ? l.g : 0) * K_DIM, l, W::BIAS);
-    stream.template run<1>(src, begin, end, b, acc);
+    run_slices<S, UNITS, SLICES>(stream, src, slice, begin, end, b, parts, l);
     return rows;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SLICES * R, CFG_MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, CFG_MIN_BLOCKS)
 linear_gemv(const Shape* shape, const u16* x, PART_ARGS) {
     __shared__ float parts[R * SLICES * PART];
     pdl_launch();
     FIND_PART(part, blockIdx.x, gemv_blocks(P0_N, P0_EPI), gemv_blocks(P1_N, P1_EPI), gemv_blocks(P2_N, P2_EPI))
-    u32 warp = threadIdx.x / 32, slice = warp % SLICES, r = warp / SLICES;
+    u32 warp = threadIdx.x / 32, slice = warp % (SLICES / S) * S, r = warp / (SLICES / S);
     bool pair = is_silu(part.epilogue);
     u32 row0 = 16 * (pair ? part.block * (R / 2) + r / 2 : part.block * R + r);
     const u8* matrix = pair && (r & 1) ? part.up : part.w;
-    float acc[1][1][4] = {};
     u32 rows = 0;
-#define SLICE(F, FULL) rows = gemv_slice<F, FULL>(matrix, part.n, row0, slice, row0 < part.n, shape, x, acc);
-    DISPATCH(part, SLICE)
-    put_part(parts + warp * PART, Lane(), acc[0][0]);
+#define SLICE(F, FULL) \
+    rows = gemv_slices<F, FULL>(matrix, part.n, row0, slice, row0 < part.n, shape, x, parts + warp * S * PART);
+    DISPATCH(pair && (r & 1) ? part.up_format : part.format, part.n, SLICE)
     __syncthreads();
     u32 outputs = pair ? R / 2 : R;
-    for (u32 i = threadIdx.x; i < outputs * 16 * rows; i += 32 * SLICES * R) {
+    for (u32 i = threadIdx.x; i < outputs * 16 * rows; i += THREADS) {
         u32 row = i % 16, tile = i / 16 % outputs, col = i / 16 / outputs;
         u32 at = 16 * (part.block * outputs + tile) + row;
         if (at >= part.n) continue;
@@ -206,45 +235,54 @@ DEV void tile_store(const Part& part, const u32 (&row0)[MT], const float (&y)[MT
     }
 }
 
-template <int F, bool FULL>
-DEV void tile_part(const Part& part, u32 col0, u32 slice, u32 group, const Shape* shape, const u16* x, u32* index,
-                   u8* shared, float4* partials, u32* counters) {
+/// What the threads of a tile block share.
+struct TileBlock {
+    const Shape* shape;
+    const u16* x;
+    u32* index;
+    u8* shared;
+    u32 col0, slice, rows;
+    /// Waits for the previous kernel and lists the columns' rows; false where there are none.
+    DEV bool ready() {
+        pdl_wait();
+        rows = step_rows(shape);
+        for (u32 i = threadIdx.x; i < 8 * NB; i += 32 * WARPS) index[i] = col0 + i < rows ? col0 + i : 0xffffffffu;
+        __syncthreads();
+        return col0 < rows;
+    }
+};
+
+/// y = this block's units of M tiles of one format; false where the block has no columns.
+template <int F, bool FULL, int M>
+DEV bool tile_product(const u8* const (&matrix)[M], const u32 (&row0)[M], u32 n, bool active, TileBlock& b, bool first,
+                      float (&y)[M][NB][4]) {
     constexpr int UNITS = units_of(K_DIM, Weights<F, K_DIM, FULL>::UNIT);
-    u32 warp = threadIdx.x / 32, rows = 0;
-    bool pair = is_silu(part.epilogue);
-    u32 tile = (part.block * WARPS + warp) * (pair ? 1 : MT);
-    bool active = 16 * tile < part.n;
-    const u8* matrix[MT];
-    u32 row0[MT];
+    u32 begin = SPLIT_K ? slice_begin(UNITS, SLICES, b.slice) : 0;
+    u32 end = SPLIT_K ? slice_begin(UNITS, SLICES, b.slice + 1) : UNITS;
+    return staged_product<F, K_DIM, FULL, M, NB, KC, STAGES, AHEAD>(
+        matrix, row0, n, active, b.x, b.index, b.shared, begin, end, [&] { return first ? b.ready() : true; }, y);
+}
+
+/// A pair of two formats: one product after the other.
+DEV bool mixed_pair(const Part& part, u32 row0, bool active, TileBlock& b, float (&y)[MT][NB][4]) {
+#pragma unroll 1
+    for (int m = 0; m < 2; m++) {
+        const u8* matrix[1] = {m ? part.up : part.w};
+        u32 at[1] = {row0};
+        float sum[1][NB][4] = {};
+        bool any = false;
+#define ONE_OF_PAIR(F, FULL) any = tile_product<F, FULL, 1>(matrix, at, part.n, active, b, m == 0, sum);
+        DISPATCH(m ? part.up_format : part.format, part.n, ONE_OF_PAIR)
+        if (!any) return false;
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        matrix[m] = pair && m == 1 ? part.up : part.w;
-        row0[m] = 16 * (pair ? tile : tile + m);
-        if (row0[m] >= part.n) row0[m] = pair || m == 0 ? 0 : row0[0];
-    }
-    u32 begin = SPLIT_K ? slice_begin(UNITS, SLICES, slice) : 0;
-    u32 end = SPLIT_K ? slice_begin(UNITS, SLICES, slice + 1) : UNITS;
-    float y[MT][NB][4] = {};
-    bool any = staged_product<F, K_DIM, FULL, MT, NB, KC, STAGES, AHEAD>(
-        matrix, row0, part.n, active, x, index, shared, begin, end,
-        [&] {
-            pdl_wait();
-            rows = step_rows(shape);
-            for (u32 i = threadIdx.x; i < 8 * NB; i += 32 * WARPS) index[i] = col0 + i < rows ? col0 + i : 0xffffffffu;
-            __syncthreads();
-            return col0 < rows;
-        },
-        y);
-    if (!any || !active) return;
+        for (int n = 0; n < NB; n++)
 #pragma unroll
-    for (int m = 0; m < MT; m++) row0[m] = 16 * (pair ? tile : tile + m);
-    if (SPLIT_K) {
-        u32 at = group * WARPS + warp;
-        float4* mine = partials + u64(at) * (SLICES * MT * NB * 32);
-        if (publish(y, mine, counters + at, slice)) merge_store(part, row0, mine, col0, rows);
-    } else {
-        tile_store(part, row0, y, col0, rows);
+            for (int i = 0; i < 4; i++) {
+                y[0][n][i] = m ? y[0][n][i] : sum[0][n][i];
+                y[MT - 1][n][i] = sum[0][n][i];
+            }
     }
+    return true;
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, CFG_MIN_BLOCKS)
@@ -253,11 +291,36 @@ linear_tile(const Shape* shape, const u16* x, u32 column_tiles, float4* partials
     __shared__ u32 index[8 * NB];
     pdl_launch();
     // Column tiles of the same weight rows are neighbours: the second one finds the weights in the last cache.
-    u32 column = blockIdx.x % column_tiles, block = blockIdx.x / column_tiles;
+    u32 column = blockIdx.x % column_tiles, block = blockIdx.x / column_tiles, warp = threadIdx.x / 32;
     FIND_PART(part, block, tile_blocks(P0_N, P0_EPI), tile_blocks(P1_N, P1_EPI), tile_blocks(P2_N, P2_EPI))
-#define TILE_PART(F, FULL) \
-    tile_part<F, FULL>(part, 8 * NB * column, blockIdx.y, blockIdx.x, shape, x, index, shared, partials, counters);
-    DISPATCH(part, TILE_PART)
+    TileBlock b = {shape, x, index, shared, 8 * NB * column, blockIdx.y, 0};
+    bool pair = is_silu(part.epilogue);
+    u32 tile = (part.block * WARPS + warp) * (pair ? 1 : MT);
+    bool active = 16 * tile < part.n, any = false;
+    const u8* matrix[MT];
+    u32 row0[MT];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        matrix[m] = pair && m == 1 ? part.up : part.w;
+        row0[m] = 16 * (pair ? tile : tile + m);
+        if (row0[m] >= part.n) row0[m] = pair || m == 0 ? 0 : row0[0];
+    }
+    float y[MT][NB][4] = {};
+#define TILE_PART(F, FULL) any = tile_product<F, FULL, MT>(matrix, row0, part.n, active, b, true, y);
+    if (MIXED && pair && part.format != part.up_format) any = mixed_pair(part, row0[0], active, b, y);
+    else {
+        DISPATCH(part.format, part.n, TILE_PART)
+    }
+    if (!any || !active) return;
+#pragma unroll
+    for (int m = 0; m < MT; m++) row0[m] = 16 * (pair ? tile : tile + m);
+    if (SPLIT_K) {
+        u32 at = blockIdx.x * WARPS + warp;
+        float4* mine = partials + u64(at) * (SLICES * MT * NB * 32);
+        if (publish(y, mine, counters + at, b.slice)) merge_store(part, row0, mine, b.col0, b.rows);
+    } else {
+        tile_store(part, row0, y, b.col0, b.rows);
+    }
 }
 #endif
 

@@ -14,6 +14,8 @@ use kernels::route::host::group;
 #[derive(Clone, Copy)]
 struct Sizes {
     format: Format,
+    /// The up matrices' format, where it is another.
+    up: Option<Format>,
     n: usize,
     k: usize,
     experts: usize,
@@ -44,19 +46,19 @@ fn run(e: &Emulator, s: &Sizes, silu: Option<ActKind>, first: usize, rows: usize
     let (offsets, list) = (c.u32s("offsets", &offsets), c.u32s("list", &list));
     let groups = Groups { offsets, list, experts: s.experts, top_k: s.top_k, moe_layer: 0 };
     let mut swap = Vec::new();
-    let mut matrix = |c: &mut Case, seed: u64| {
+    let mut matrix = |c: &mut Case, format: Format, seed: u64| {
         let mut planar = Vec::new();
         let mut bytes = Vec::new();
         for e in 0..s.experts {
-            let one = weights(s.format, s.n, s.k, seed + e as u64);
-            planar.extend(to_planar(s.format, s.n, s.k, &one).unwrap());
+            let one = weights(format, s.n, s.k, seed + e as u64);
+            planar.extend(to_planar(format, s.n, s.k, &one).unwrap());
             bytes.extend(one);
         }
         let buf = c.weight("w", bytes);
         swap.push((buf, planar));
-        Matrix { buf, format: s.format, n: s.n, k: s.k }
+        Matrix { buf, format, n: s.n, k: s.k }
     };
-    let w = matrix(&mut c, 1);
+    let w = matrix(&mut c, s.format, 1);
     // Down reads a row for each pair, up one for each row.
     let each = if silu.is_some() { 1 } else { s.top_k };
     let x: Vec<f32> =
@@ -70,7 +72,7 @@ fn run(e: &Emulator, s: &Sizes, silu: Option<ActKind>, first: usize, rows: usize
             (4, out, Op::ExpertDown(ExpertDown { h: x, kind: ActKind::Bf16, groups, down: w, out }))
         }
         Some(kind) => {
-            let up = matrix(&mut c, 1001);
+            let up = matrix(&mut c, s.up.unwrap_or(s.format), 1001);
             let (size, close) = match kind {
                 ActKind::F32 => (4, Close::F32 { abs: 2e-4, rel: 4e-5 }),
                 _ => (2, Close::Bf16 { abs: 1e-4, rel: 1e-2 }),
@@ -100,7 +102,7 @@ const BATCHES: &[(usize, usize)] = &[(1, 1), (2, 4), (9, 12), (24, 25), (70, 70)
 
 #[test]
 fn up_then_silu_of_four_bits() {
-    let s = Sizes { format: Format::Q4_K, n: 48, k: 512, experts: 6, top_k: 2 };
+    let s = Sizes { format: Format::Q4_K, up: None, n: 48, k: 512, experts: 6, top_k: 2 };
     agree(&s, Some(ActKind::Bf16), BATCHES);
     agree(
         &Sizes { n: 32, k: 2048, experts: 40, top_k: 8, ..s },
@@ -111,7 +113,7 @@ fn up_then_silu_of_four_bits() {
 
 #[test]
 fn down_of_six_and_four_bits() {
-    let s = Sizes { format: Format::Q6_K, n: 80, k: 768, experts: 6, top_k: 2 };
+    let s = Sizes { format: Format::Q6_K, up: None, n: 80, k: 768, experts: 6, top_k: 2 };
     agree(&s, None, BATCHES);
     agree(&Sizes { format: Format::Q4_K, n: 64, k: 256, ..s }, None, BATCHES);
 }
@@ -121,8 +123,26 @@ fn other_formats_and_ragged_matrices() {
     for (format, n, k) in
         [(Format::Bf16, 40, 104), (Format::Q8_0, 24, 96), (Format::Q5_K, 16, 256), (Format::Q2_K, 48, 256)]
     {
-        let s = Sizes { format, n, k, experts: 5, top_k: 3 };
+        let s = Sizes { format, up: None, n, k, experts: 5, top_k: 3 };
         agree(&s, Some(ActKind::F32), &[(1, 1), (6, 6), (40, 40)]);
         agree(&s, None, &[(1, 1), (6, 6), (40, 40)]);
     }
+}
+
+#[test]
+fn gate_and_up_of_two_formats() {
+    let pairs = [(Format::Q4_K, Format::Q5_K), (Format::Q6_K, Format::Bf16), (Format::Q8_0, Format::Q2_K)];
+    for (format, up) in pairs {
+        let s = Sizes { format, up: Some(up), n: 256, k: 256, experts: 6, top_k: 2 };
+        agree(&s, Some(ActKind::Bf16), &[(1, 1), (9, 12), (40, 40)]);
+    }
+    let s = Sizes { format: Format::Q4_K, up: Some(Format::Q6_K), n: 24, k: 1024, experts: 5, top_k: 3 };
+    agree(&s, Some(ActKind::F32), &[(1, 1), (6, 6), (40, 40)]);
+}
+
+/// One slice of K: all eight tiles of a block side by side.
+#[test]
+fn one_slice_of_four_bits() {
+    let s = Sizes { format: Format::Q4_K, up: None, n: 256, k: 256, experts: 6, top_k: 2 };
+    agree(&s, Some(ActKind::Bf16), &[(1, 1), (8, 8), (40, 40)]);
 }

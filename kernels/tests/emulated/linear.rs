@@ -15,6 +15,17 @@ enum Do {
     Store,
     Add,
     Silu(ActKind),
+    /// The same with an up matrix of this format.
+    SiluOf(Format, ActKind),
+}
+
+impl Do {
+    fn silu(self) -> Option<ActKind> {
+        match self {
+            Do::Silu(kind) | Do::SiluOf(_, kind) => Some(kind),
+            _ => None,
+        }
+    }
 }
 
 /// A part to run: format, rows of the matrix, what happens to the product.
@@ -42,18 +53,19 @@ fn run(
     // Sums of k products of about a half by a half.
     let close = Close::F32 { abs: 2e-6 * (k as f32).sqrt(), rel: 1e-5 };
     for (i, &(format, n, what)) in specs.iter().enumerate() {
-        let mut matrix = |c: &mut Case, seed: u64| -> Matrix {
+        let mut matrix = |c: &mut Case, format: Format, seed: u64| -> Matrix {
             let bytes = weights(format, n, k, seed);
             let planar = to_planar(format, n, k, &bytes).unwrap();
             let buf = c.weight("w", bytes);
             swap.push((buf, planar));
             Matrix { buf, format, n, k }
         };
-        let w = matrix(&mut c, i as u64);
+        let w = matrix(&mut c, format, i as u64);
         let epilogue = match what {
             Do::Store => Epilogue::Store,
             Do::Add => Epilogue::Accumulate,
-            Do::Silu(kind) => Epilogue::SiluMul { up: matrix(&mut c, 100 + i as u64), kind },
+            Do::Silu(kind) => Epilogue::SiluMul { up: matrix(&mut c, format, 100 + i as u64), kind },
+            Do::SiluOf(up, kind) => Epilogue::SiluMul { up: matrix(&mut c, up, 100 + i as u64), kind },
         };
         let out = match what {
             Do::Store => c.out("out", 4 * most * n, close),
@@ -64,15 +76,17 @@ fn run(
                 c.updated(buf, close);
                 buf
             }
-            Do::Silu(ActKind::F32) => c.out("out", 4 * most * n, Close::F32 { abs: 2e-4, rel: 4e-5 }),
-            Do::Silu(_) => c.out("out", 2 * most * n, Close::Bf16 { abs: 1e-4, rel: 1e-2 }),
+            _ if what.silu() == Some(ActKind::F32) => {
+                c.out("out", 4 * most * n, Close::F32 { abs: 2e-4, rel: 4e-5 })
+            }
+            _ => c.out("out", 2 * most * n, Close::Bf16 { abs: 1e-4, rel: 1e-2 }),
         };
         outs.push((out, n, what));
         parts.push(LinearPart { name: "part", w, epilogue, out });
     }
     let ran = c.run(e, Op::Linear(Linear { x, kind, rows: Feature::Rows, parts }), rows, &swap);
     let bytes = |&(buf, n, what): &(BufId, usize, Do)| {
-        let size = if matches!(what, Do::Silu(ActKind::Bf16)) { 2 } else { 4 };
+        let size = if what.silu() == Some(ActKind::Bf16) { 2 } else { 4 };
         ran.bytes(buf)[..size * n * rows].to_vec()
     };
     outs.iter().map(bytes).collect()
@@ -151,4 +165,16 @@ fn f32_rows_with_plain_weights() {
             }
         }
     }
+}
+
+#[test]
+fn gate_and_up_of_two_formats() {
+    let specs = [
+        (Format::Q4_K, 48, Do::SiluOf(Format::Q5_K, ActKind::Bf16)),
+        (Format::Q6_K, 21, Do::Store),
+        (Format::Q8_0, 40, Do::SiluOf(Format::Bf16, ActKind::F32)),
+        (Format::Q5_K, 32, Do::Silu(ActKind::F32)),
+    ];
+    agree(&specs, 512, BATCHES);
+    agree(&[(Format::Q4_K, 2048, Do::SiluOf(Format::Q6_K, ActKind::Bf16))], 512, &[(8, 8), (66, 130)]);
 }
