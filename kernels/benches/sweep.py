@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sweeps the constants of the matrix kernels on a GPU: time a launch and weight bytes a second, no Rust needed.
+"""Sweeps the constants of the matrix kernels on a GPU: time a launch, weight bytes a second; no Rust needed.
 
   python3 kernels/benches/sweep.py [--shape NAME,..] [--rows 1,8,64] [--budget SECONDS] > sweep.tsv
 
-Each shape has several copies of its weights, together beyond four last caches, launched in turn with programmatic
-launch in one CUDA graph, so that every launch reads its weights from memory. Weights are random bytes: no result is
-checked here (tests/emulated does that). A configuration that spills is printed and skipped.
+Each shape has several copies of its weights, together beyond four last caches, launched in turn with
+programmatic launch in one CUDA graph, so that every launch reads its weights from memory. Weights are random
+bytes: no result is checked here (tests/emulated does that). What spills is printed and skipped.
 """
 import argparse, ctypes as c, glob, os, random, re, sys, time
 from concurrent.futures import ProcessPoolExecutor
@@ -13,7 +13,8 @@ from multiprocessing import get_context
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SRC = os.path.join(HERE, "..", "src")
-BITS = {"BF16": 16, "F16": 16, "F32": 32, "Q8_0": 8.5, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625, "Q2_K": 2.625}
+BITS = {"BF16": 16, "F16": 16, "F32": 32, "Q8_0": 8.5, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625,
+        "Q2_K": 2.625}
 
 
 def load(names):
@@ -39,9 +40,11 @@ class Nvrtc:
         """(cubin, note); cubin is empty where the compile fails or spills."""
         n, prog = self.lib, c.c_void_p()
         text = open(file, "rb").read()
-        ck(n.nvrtcCreateProgram(c.byref(prog), text, os.path.basename(file).encode(), 0, None, None), "create")
-        opts = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v",
-                "-I" + os.path.dirname(file), "-I" + os.path.join(SRC, "cuda")] + [f"-D{k}={v}" for k, v in defines.items()]
+        ck(n.nvrtcCreateProgram(c.byref(prog), text, os.path.basename(file).encode(), 0, None, None),
+           "create")
+        opts = [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space",
+                "--ptxas-options=-v", "-I" + os.path.dirname(file), "-I" + os.path.join(SRC, "cuda")]
+        opts += [f"-D{k}={v}" for k, v in defines.items()]
         arr = (c.c_char_p * len(opts))(*[o.encode() for o in opts])
         rc = n.nvrtcCompileProgram(prog, len(opts), arr)
         log = self.blob(prog, "ProgramLog").decode(errors="replace")
@@ -115,8 +118,10 @@ class Gpu:
         return f
 
     def launch(self, f, grid, block, shared, args):
-        attr = LaunchAttribute(id=6, value=(1).to_bytes(4, "little") + bytes(60))  # programmatic serialization
-        cfg = LaunchConfig((c.c_uint * 3)(*grid), (c.c_uint * 3)(block, 1, 1), shared, self.stream, c.pointer(attr), 1)
+        # Programmatic serialization.
+        attr = LaunchAttribute(id=6, value=(1).to_bytes(4, "little") + bytes(60))
+        cfg = LaunchConfig((c.c_uint * 3)(*grid), (c.c_uint * 3)(block, 1, 1), shared, self.stream,
+                           c.pointer(attr), 1)
         ptrs = (c.c_void_p * len(args))(*[c.cast(c.pointer(a), c.c_void_p) for a in args])
         ck(self.d.cuLaunchKernelEx(c.byref(cfg), f, ptrs, None), "launch")
 
@@ -162,18 +167,25 @@ SHAPES = {
 }
 
 
-def gemv_configs(k, paired):
-    """Constants of the streaming kernels; `FRESH` ones are those no sweep has measured."""
-    s = slices(k)
-    for r in ([2, 4] if paired else [1, 2, 4, 8]):
-        threads = 32 * s * r
-        if not 64 <= threads <= 512:
-            continue
-        for u in (2, 4, 6, 8):
-            for regs in (64, 80, 96, 128, 168):
-                blocks = 65536 // (threads * regs)
-                if blocks >= 1:
-                    yield {"GEMV": 1, "CFG_R": r, "CFG_U": u, "CFG_MIN_BLOCKS": min(blocks, 2048 // threads, 16)}
+def gemv_configs(k, paired, linear, fresh):
+    """Constants of the streaming kernels, each once; `fresh`: several slices a warp or cache requests."""
+    s, seen = slices(k), set()
+    for per in ([n for n in (1, 2, 4) if s % n == 0] if fresh and linear else [1]):
+        for pre in ((0, 1) if fresh else (0,)):
+            if fresh and per == 1 and not pre:
+                continue
+            for r in ([2, 4] if paired else [1, 2, 4, 8]):
+                threads = 32 * (s // per) * r
+                if not 64 <= threads <= 512:
+                    continue
+                for u in ((2, 4) if fresh else (2, 4, 6, 8)):
+                    for regs in ((80, 128) if fresh else (64, 80, 96, 128, 168)):
+                        blocks = min(65536 // (threads * regs), 2048 // threads, 16)
+                        if blocks < 1 or (per, pre, r, u, blocks) in seen:
+                            continue
+                        seen.add((per, pre, r, u, blocks))
+                        cfg = {"GEMV": 1, "CFG_R": r, "CFG_U": u, "CFG_MIN_BLOCKS": blocks}
+                        yield {**cfg, "CFG_PRE": pre, **({"CFG_S": per} if linear else {})}
 
 
 def tile_configs(rows, paired, plain):
@@ -199,9 +211,11 @@ class Linear:
         self.bytes = sum(int(BITS[f] * n * k / 8) * (2 if e >= 2 else 1) for f, n, e in parts)
         self.file, self.entry = "linear/linear.cu", "linear_gemv" if rows <= 8 else "linear_tile"
 
-    def configs(self):
+    def configs(self, fresh):
         plain = all(f == "BF16" for f, _, _ in self.parts)
-        return gemv_configs(self.k, self.paired) if self.rows <= 8 else tile_configs(self.rows, self.paired, plain)
+        if self.rows > 8:
+            return tile_configs(self.rows, self.paired, plain)
+        return gemv_configs(self.k, self.paired, True, fresh)
 
     def defines(self, cfg):
         out = {"K_DIM": self.k, "OUT_ROWS": 0, "CFG_ONE": int(self.rows == 1), **cfg}
@@ -213,7 +227,7 @@ class Linear:
         if "GEMV" in cfg:
             r = cfg["CFG_R"]
             blocks = sum(ceil(ceil(n, 16), r // 2 if e >= 2 else r) for _, n, e in self.parts)
-            return (blocks, 1, 1), 32 * slices(self.k) * r, 0
+            return (blocks, 1, 1), 32 * (slices(self.k) // cfg["CFG_S"]) * r, 0
         each = lambda e: cfg["CFG_WARPS"] * (1 if e >= 2 else cfg["CFG_MT"])
         self.columns = ceil(self.rows, 8 * cfg["CFG_NB"])
         blocks = sum(ceil(ceil(n, 16), each(e)) for _, n, e in self.parts) * self.columns
@@ -244,7 +258,8 @@ class Experts:
         self.gpu, self.k, self.n, self.fmt, self.paired, self.rows = gpu, k, n, fmt, paired, rows
         pick = random.Random(7)
         ids = [pick.sample(range(self.EXPERTS), self.TOP_K) for _ in range(rows)]
-        groups = [[r * 8 + s for r in range(rows) for s in range(8) if ids[r][s] == e] for e in range(self.EXPERTS)]
+        groups = [[r * 8 + s for r in range(rows) for s in range(8) if ids[r][s] == e]
+                  for e in range(self.EXPERTS)]
         offsets, flat = [0], []
         for g in groups:
             flat += g
@@ -259,17 +274,18 @@ class Experts:
         gpu.put(self.offsets, bytes((c.c_uint32 * 129)(*offsets)))
         gpu.put(self.list, bytes((c.c_uint32 * len(flat))(*flat)))
 
-    def configs(self):
+    def configs(self, fresh):
         if self.entry == "experts_gemv":
-            yield from gemv_configs(self.k, self.paired)
+            yield from gemv_configs(self.k, self.paired, False, fresh)
             return
         for cfg in tile_configs(self.rows // 16 * 8, self.paired, False):
             if not cfg["CFG_SPLIT_K"]:
                 yield {**cfg, "CFG_MIN_BLOCKS": 1}
 
     def defines(self, cfg):
-        return {"K_DIM": self.k, "N_DIM": self.n, "FMT": self.fmt, "EXPERTS": 128, "TOP_K": 8, "PAIR": int(self.paired),
-                "BY_PAIR": int(not self.paired), "EPI": 3 if self.paired else 0, "CFG_ONE": int(self.rows == 1), **cfg}
+        return {"K_DIM": self.k, "N_DIM": self.n, "FMT": self.fmt, "EXPERTS": 128, "TOP_K": 8,
+                "PAIR": int(self.paired), "BY_PAIR": int(not self.paired), "EPI": 3 if self.paired else 0,
+                "CFG_ONE": int(self.rows == 1), **cfg}
 
     def geometry(self, cfg):
         tiles = ceil(self.n, 16)
@@ -294,6 +310,7 @@ def main():
     ap.add_argument("--rows", default="1,8")
     ap.add_argument("--budget", type=float, default=400)
     ap.add_argument("--only", default="", help="CFG_NAME=VALUE,.. that a configuration must have")
+    ap.add_argument("--fresh", action="store_true", help="several slices a warp and cache requests")
     a = ap.parse_args()
     start = time.time()
     pool = ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
@@ -304,7 +321,8 @@ def main():
     noise = random.Random(1).randbytes(64 << 20)
     for at in range(0, arena, len(noise)):
         gpu.put(base + at, noise)
-    io = {"x": gpu.alloc(256 << 20), "out": gpu.alloc(1 << 30), "work": gpu.alloc(1 << 30), "shape": gpu.alloc(16)}
+    io = {"x": gpu.alloc(256 << 20), "out": gpu.alloc(1 << 30), "work": gpu.alloc(1 << 30),
+          "shape": gpu.alloc(16)}
     ck(gpu.d.cuMemsetD8_v2(c.c_uint64(io["work"]), c.c_ubyte(0), c.c_size_t(1 << 30)), "memset")
     print("shape\trows\tus\tGB/s\tconfig\tregs\tgrid", flush=True)
     jobs = []
@@ -312,7 +330,7 @@ def main():
         for name in a.shape.split(","):
             s = SHAPES[name]
             op = Linear(gpu, s[1], s[2], rows) if s[0] == "linear" else Experts(gpu, *s[1:], rows)
-            for cfg in op.configs():
+            for cfg in op.configs(a.fresh):
                 if all(str(cfg.get(k)) == v for k, v in only.items()):
                     done = pool.submit(compiled, os.path.join(SRC, op.file), gpu.arch, op.defines(cfg))
                     jobs.append((name, rows, op, cfg, done))
@@ -335,7 +353,8 @@ def main():
         launches = [(f, grid, block, shared, op.args(cfg, base + i * copy, io)) for i in range(copies)]
         launches *= max(1, 24 // copies)
         us = gpu.graph_us(launches, 7)
-        print(f"{name}\t{rows}\t{us:.2f}\t{op.bytes / us / 1e3:.0f}\t{text}\t{note}\t{grid[0]}x{grid[1]}", flush=True)
+        print(f"{name}\t{rows}\t{us:.2f}\t{op.bytes / us / 1e3:.0f}\t{text}\t{note}\t{grid[0]}x{grid[1]}",
+              flush=True)
     pool.shutdown(wait=False, cancel_futures=True)
     os._exit(0)
 

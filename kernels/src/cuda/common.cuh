@@ -1,7 +1,8 @@
 // Types, number conversions and every line of inline PTX of the project, as small functions.
 //
-// One source serves sm_90a, sm_120a and sm_121a, and under SPARK_EMU the CPU emulator (kernels/tests/emu), which
-// supplies what the `emu::` calls name. No toolkit header is included, so NVRTC needs nothing beside these files.
+// One source serves sm_90a, sm_120a and sm_121a, and under SPARK_EMU the CPU emulator (kernels/tests/emu),
+// which supplies what the `emu::` calls name. No toolkit header is included, so NVRTC needs nothing beside
+// these files.
 #pragma once
 
 typedef unsigned char u8;
@@ -22,7 +23,7 @@ struct Shape {
 
 #define DEV __device__ __forceinline__
 
-// ---- numbers -------------------------------------------------------------------------------------------------
+// ---- numbers ----------------------------------------------------------------------------------------------
 
 DEV float bf16_to_f32(u16 b) { return __uint_as_float(u32(b) << 16); }
 /// The two values of a bf16 pair, low half first.
@@ -93,7 +94,7 @@ DEV u32 add_bf16x2(u32 a, u32 b) {
 }
 #endif
 
-// ---- memory --------------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------------------------------------
 
 #ifdef SPARK_EMU
 /// Plain 16-byte load: for what an earlier kernel wrote.
@@ -128,7 +129,8 @@ DEV uint4 ld16_stream(const void* p) {
 }
 DEV uint4 ld16_keep(const void* p) {
     uint4 v;
-    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
     return v;
 }
 DEV uint2 ld8_keep(const void* p) {
@@ -138,7 +140,8 @@ DEV uint2 ld8_keep(const void* p) {
 }
 DEV uint2 ld8_stream(const void* p) {
     uint2 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
     return v;
 }
 DEV u32 ld4_stream(const void* p) {
@@ -152,7 +155,8 @@ DEV u16 ld2_stream(const void* p) {
     return v;
 }
 DEV void st16(void* p, uint4 v) {
-    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 DEV float ld_fresh(const float* p) {
     float v;
@@ -175,18 +179,21 @@ DEV void prefetch_l2(const void* p, u32 bytes) {
 }
 #endif
 
-// ---- asynchronous copies to shared memory --------------------------------------------------------------------
+// ---- asynchronous copies to shared memory -----------------------------------------------------------------
 
 #ifdef SPARK_EMU
 DEV void cp_async16(void* to, const void* from) { emu::cp_async(to, from, 16); }
 /// Copies 16 bytes, or writes zeros where `take` is false (`from` must still be a valid address).
-DEV void cp_async16_or_zero(void* to, const void* from, bool take) { emu::cp_async(to, from, 16, take ? 16 : 0); }
+DEV void cp_async16_or_zero(void* to, const void* from, bool take) {
+    emu::cp_async(to, from, 16, take ? 16 : 0);
+}
 DEV void cp_async_commit() { emu::cp_async_commit(); }
 template <int N> DEV void cp_async_wait() { emu::cp_async_wait(N); }
 #else
 DEV u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 DEV void cp_async16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from)
+                 : "memory");
 }
 DEV void cp_async16_or_zero(void* to, const void* from, bool take) {
     u32 bytes = take ? 16 : 0;
@@ -197,7 +204,7 @@ DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory")
 template <int N> DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
 #endif
 
-// ---- tensor cores --------------------------------------------------------------------------------------------
+// ---- tensor cores -----------------------------------------------------------------------------------------
 
 #ifdef SPARK_EMU
 /// d += a * b, m16n8k16, bf16 inputs, f32 sums. All lanes of the warp.
@@ -231,7 +238,7 @@ DEV void ldmatrix_x2_trans(u32 (&r)[2], const void* row) {
 }
 #endif
 
-// ---- programmatic dependent launch ---------------------------------------------------------------------------
+// ---- programmatic dependent launch ------------------------------------------------------------------------
 
 #ifdef SPARK_EMU
 DEV void pdl_wait() {}
@@ -243,7 +250,7 @@ DEV void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #endif
 
-// ---- functions -----------------------------------------------------------------------------------------------
+// ---- functions --------------------------------------------------------------------------------------------
 
 #define INFINITY_F (__int_as_float(0x7f800000))
 /// 2^x within 2 ulp, 0 below 2^-126; -inf gives 0, NaN stays.
@@ -257,7 +264,7 @@ DEV float exp2_fast(float x) {
 }
 #endif
 
-// ---- small sums ----------------------------------------------------------------------------------------------
+// ---- small sums -------------------------------------------------------------------------------------------
 
 /// Sum over the warp by halves (16, 8, 4, 2, 1): every lane gets the same bits.
 DEV float warp_sum(float v) {
@@ -275,5 +282,7 @@ DEV float warp_max(float v) {
 #ifdef SPARK_EMU
 DEV void named_barrier(u32 id, u32 count) { emu::named_barrier(id, count); }
 #else
-DEV void named_barrier(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(count) : "memory"); }
+DEV void named_barrier(u32 id, u32 count) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(count) : "memory");
+}
 #endif

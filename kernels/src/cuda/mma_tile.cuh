@@ -1,9 +1,10 @@
 // Products of weight tiles with bf16 rows, and the one reduction tree that all of them share.
 //
-// The tree of an output is a property of (K, format): K is cut into `slices_of(K)` slices at unit boundaries, a slice
-// adds its mma results in k order from zero, and zero and the slices are added in index order. Who computes a slice (a warp
-// of its own, a block of its own, or one warp after another slice) never changes a bit, nor does the column an
-// input row lands in: so a row has the same result alone, in a batch of 64 and in a prefill chunk.
+// The tree of an output is a property of (K, format): K is cut into `slices_of(K)` slices at unit boundaries,
+// a slice adds its mma results in k order from zero, and zero and the slices are added in index order. Who
+// computes a slice (a warp of its own, a block of its own, or one warp after another slice) never changes a
+// bit, nor does the column an input row lands in: so a row has the same result alone, in a batch of 64 and in
+// a prefill chunk.
 #pragma once
 #include "rowops.cuh"
 #include "weights.cuh"
@@ -17,15 +18,15 @@ constexpr int units_of(int k, int unit) { return (k + unit - 1) / unit; }
 /// First unit of slice `s`.
 constexpr u32 slice_begin(int units, int slices, u32 s) { return u32(units) * s / u32(slices); }
 
-/// B operands from rows in global memory, `row` that of this lane's column. A column that nobody stores may hold any
-/// row: columns do not mix. `ONE`: only the first column counts.
+/// B operands from rows in global memory, `row` that of this lane's column. A column that nobody stores may
+/// hold any row: columns do not mix. `ONE`: only the first column counts.
 template <int K, bool SPLIT, bool ONE> struct GlobalRows {
     static constexpr bool ROLLED = false, EVEN = ONE;
     const u16* lane;  // this lane's first value
     u32 t, minus[4];
     DEV GlobalRows(const u16* row, const Lane& l, u32 bias) : lane(row + (SPLIT ? 4 : 8) * l.t), t(l.t) {
-        // Four registers that stay: known constants would be moved into place for every mma. Rows are aligned to
-        // 8 bytes, which the compiler does not know, so all four are `bias`.
+        // Four registers that stay: known constants would be moved into place for every mma. Rows are aligned
+        // to 8 bytes, which the compiler does not know, so all four are `bias`.
         u32 low = u32(u64(row));
         minus[0] = bias + (low & 1), minus[1] = bias + (low & 2), minus[2] = bias + (low & 4);
         minus[3] = bias + (low & 3);
@@ -120,8 +121,8 @@ template <class W, int MT, int NB, class X>
 DEV void unit_product(const typename W::Regs (&regs)[MT], const X& x, u32 k0, float (&acc)[MT][NB][4]) {
     using Open = typename W::Open;
     auto all = [&](Open(&w)[MT]) {
-        // A loop that stays a loop where the rows are staged: unrolled, the decoded values of all turns are alive at
-        // once and spill.
+        // A loop that stays a loop where the rows are staged: unrolled, the decoded values of all turns are
+        // alive at once and spill.
         constexpr int TURNS = W::UNIT / W::TURN, UNROLL = X::ROLLED ? 1 : TURNS;
 #pragma unroll UNROLL
         for (int turn = 0; turn < TURNS; turn++) {
@@ -159,7 +160,8 @@ template <class W, int MT, int U> struct Stream {
     }
     /// `after(u)` is called when unit u is in the sums.
     template <int NB, class X, class After>
-    DEV void run(const typename W::Src* src, u32 begin, u32 end, const X& x, float (&acc)[MT][NB][4], After after) {
+    DEV void run(const typename W::Src* src, u32 begin, u32 end, const X& x, float (&acc)[MT][NB][4],
+                 After after) {
         for (u32 u = begin; u < end; u += U) {
 #pragma unroll
             for (int j = 0; j < U; j++) {
@@ -182,7 +184,7 @@ DEV void finish(int epilogue, void* out, u64 at, float y, float y2) {
     if (epilogue == SILU_MUL_BF16) ((u16*)out)[at] = f32_to_bf16(silu(y) * y2);
 }
 
-// ---- one tile, its slices side by side in the warps of a block --------------------------------------------------
+// ---- one tile, its slices side by side in the warps of a block --------------------------------------------
 
 /// Floats of one slice's 16 x 8 results in shared memory: eight columns of 16, spread over the banks.
 constexpr int PART = 160;
@@ -191,11 +193,11 @@ DEV void put_part(float* part, const Lane& l, const float (&c)[4]) {
     float* p = part + 40 * l.t + l.g;
     p[0] = c[0], p[20] = c[1], p[8] = c[2], p[28] = c[3];
 }
-/// Streams slices [first, first + COUNT) one after another and puts each into its place from `parts` on; the first
-/// weights are on their way.
+/// Streams slices [first, first + COUNT) one after another and puts each into its place from `parts` on; the
+/// first weights are on their way.
 template <int COUNT, int UNITS, int SLICES, class W, int U, class X>
-DEV void run_slices(Stream<W, 1, U>& stream, const typename W::Src (&src)[1], u32 first, u32 begin, u32 end, const X& x,
-                    float* parts, const Lane& l) {
+DEV void run_slices(Stream<W, 1, U>& stream, const typename W::Src (&src)[1], u32 first, u32 begin, u32 end,
+                    const X& x, float* parts, const Lane& l) {
     float acc[1][1][4] = {};
     if constexpr (COUNT == 1) {
         stream.template run<1>(src, begin, end, x, acc, [](u32) {});
@@ -232,7 +234,7 @@ template <int MT, int NB> DEV void fold(float (&total)[MT][NB][4], float (&acc)[
             }
 }
 
-// ---- MT tiles a warp, NB column tiles, rows staged in shared memory ---------------------------------------------
+// ---- MT tiles a warp, NB column tiles, rows staged in shared memory ---------------------------------------
 
 /// Sizes of a block that stages rows: `KC` values of each of 8 NB rows at a time, `STAGES` buffers.
 template <int F, int K, int NB, int KC, int STAGES> struct Staging {
@@ -246,7 +248,8 @@ template <int F, int K, int NB, int KC, int STAGES> struct Staging {
         for (u32 i = threadIdx.x; i < 8 * NB * KC / 8; i += blockDim.x) {
             u32 column = i / (KC / 8), k = k0 + 8 * (i % (KC / 8)), row = index[column];
             bool take = row != NONE && k < K;
-            cp_async16_or_zero(buffer + column * STRIDE + 2 * (k - k0), take ? x + u64(row) * K + k : x, take);
+            cp_async16_or_zero(buffer + column * STRIDE + 2 * (k - k0), take ? x + u64(row) * K + k : x,
+                               take);
         }
     }
 };
@@ -255,7 +258,8 @@ template <int F, int K, int NB, int KC, int STAGES> struct Staging {
 template <class W, int MT> struct Sources;
 template <class W> struct Sources<W, 1> {
     typename W::Src of[1];
-    DEV Sources(const u8* const (&m)[1], const u32 (&row0)[1], u32 n, const Lane& l) : of{{m[0], n, row0[0], l}} {}
+    DEV Sources(const u8* const (&m)[1], const u32 (&row0)[1], u32 n, const Lane& l)
+        : of{{m[0], n, row0[0], l}} {}
 };
 template <class W> struct Sources<W, 2> {
     typename W::Src of[2];
@@ -263,11 +267,13 @@ template <class W> struct Sources<W, 2> {
         : of{{m[0], n, row0[0], l}, {m[1], n, row0[1], l}} {}
 };
 
-/// total = sum over units [u0, u1), slices folded in order. `index` lists the rows of this block's columns; `ready()` is
-/// called once the first weights are on their way and returns whether there is any work (the same for all threads).
+/// total = sum over units [u0, u1), slices folded in order. `index` lists the rows of this block's columns;
+/// `ready()` is called once the first weights are on their way and returns whether there is any work (the
+/// same for all threads).
 template <int F, int K, bool FULL, int MT, int NB, int KC, int STAGES, int AHEAD, class Ready>
-DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u32 n, bool active, const u16* x,
-                        const u32* index, u8* shared, u32 u0, u32 u1, Ready ready, float (&total)[MT][NB][4]) {
+DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u32 n, bool active,
+                        const u16* x, const u32* index, u8* shared, u32 u0, u32 u1, Ready ready,
+                        float (&total)[MT][NB][4]) {
     using W = Weights<F, K, FULL>;
     using S = Staging<F, K, NB, KC, STAGES>;
     constexpr int CU = KC / W::UNIT, U = CU * AHEAD;  // weights are loaded AHEAD chunks before their use
@@ -296,7 +302,8 @@ DEV bool staged_product(const u8* const (&matrix)[MT], const u32 (&row0)[MT], u3
             cp_async_wait<STAGES - 2>();
             __syncthreads();
             u32 next = c + STAGES - 1;
-            if (next < chunks) S::copy(shared + next % STAGES * S::BYTES, x, index, (u0 + next * CU) * W::UNIT);
+            if (next < chunks)
+                S::copy(shared + next % STAGES * S::BYTES, x, index, (u0 + next * CU) * W::UNIT);
             cp_async_commit();
             SharedRows<S::SPLIT, S::STRIDE> rows(shared + c % STAGES * S::BYTES, l, W::BIAS);
 #pragma unroll

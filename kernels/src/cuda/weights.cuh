@@ -1,10 +1,11 @@
 // Weights of every format as A operands of mma.m16n8k16, straight from global memory to registers.
 //
-// A tile is 16 rows of a matrix; lane 4g+t of a warp holds rows g and g+8. The sum over k may be taken in any order as
-// long as A and B agree, so the k order inside 32 values is chosen for 16-byte loads: lane t owns values 8t..8t+7,
-// its first four in the first mma and the others in the second ("wide"), or, where scales cover 16 values, 4t..4t+3
-// in the first and 16+4t.. in the second ("split"). Codes of block formats become exact small integers in bf16, and
-// the scale is applied to the f32 sum of its group: nothing is rounded that the format does not round.
+// A tile is 16 rows of a matrix; lane 4g+t of a warp holds rows g and g+8. The sum over k may be taken in any
+// order as long as A and B agree, so the k order inside 32 values is chosen for 16-byte loads: lane t owns
+// values 8t..8t+7, its first four in the first mma and the others in the second ("wide"), or, where scales
+// cover 16 values, 4t..4t+3 in the first and 16+4t.. in the second ("split"). Codes of block formats become
+// exact small integers in bf16, and the scale is applied to the f32 sum of its group: nothing is rounded that
+// the format does not round.
 #pragma once
 #include "common.cuh"
 
@@ -16,7 +17,8 @@ struct Lane {
     DEV Lane() : g((threadIdx.x & 31) >> 2), t(threadIdx.x & 3) {}
 };
 
-/// Rows of the tile that starts at `row0`: 16, or fewer at the end of a matrix. `FULL` says that all are whole.
+/// Rows of the tile that starts at `row0`: 16, or fewer at the end of a matrix. `FULL` says that all are
+/// whole.
 template <bool FULL> struct TileRows {
     u32 rows, r0, r1;
     DEV TileRows(const Lane& l, u32 n, u32 row0) {
@@ -30,7 +32,9 @@ template <bool FULL> struct TileRows {
 /// float(byte `i` of `word`) + 2^23 by one byte permutation; `i` is a constant after unrolling.
 DEV float byte_and_23(u32 word, int i) { return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + i)); }
 /// d * (byte i of word), rounded once: (2^23 + b) d - 2^23 d is exact before the rounding of the fma.
-DEV float times_byte(u32 word, int i, float d, float minus_d23) { return fmaf(byte_and_23(word, i), d, minus_d23); }
+DEV float times_byte(u32 word, int i, float d, float minus_d23) {
+    return fmaf(byte_and_23(word, i), d, minus_d23);
+}
 constexpr float TWO23 = 8388608.0f;
 
 /// Bytes of a row of K values.
@@ -38,7 +42,8 @@ constexpr u32 row_bytes(int f, int k) {
     return f == F32 ? 4 * k : f == F16 || f == BF16 ? 2 * k : f == Q8_0 ? k / 32 * 34 : k / 256 * (
         f == Q4_K ? 144 : f == Q5_K ? 176 : f == Q6_K ? 210 : 84);
 }
-/// Asks the last cache for piece `i` of `pieces` of a whole tile: more bytes on their way than registers can hold.
+/// Asks the last cache for piece `i` of `pieces` of a whole tile: more bytes on their way than registers can
+/// hold.
 template <int F, int K> DEV void fetch_piece(const u8* matrix, u32 row0, u32 i, u32 pieces) {
     u32 bytes = 16 * row_bytes(F, K), piece = (bytes / pieces + 15) / 16 * 16, from = i * piece;
     if ((threadIdx.x & 31) == 0 && from < bytes)
@@ -49,13 +54,14 @@ DEV u32 word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i 
 /// Shift left, or right where `by` is negative; `by` is a constant after unrolling.
 DEV u32 shift(u32 w, int by) { return by >= 0 ? w << by : w >> -by; }
 
-/// Of each format: `UNIT` values of k that one load step brings, `TURN` of them that one turn of the loop over a unit
-/// decodes, `GROUP` values under one scale (0: none), `SPLIT` order, `PARTS` bf16 terms a weight takes, `BIAS` the
-/// bf16 pair that undoes the codes' offset (0: none). `Regs` is what a lane holds of a unit, `Src` where it comes
-/// from, `Open` the unit being decoded; `turn` brings the next values to where the first ones were.
+/// Of each format: `UNIT` values of k that one load step brings, `TURN` of them that one turn of the loop
+/// over a unit decodes, `GROUP` values under one scale (0: none), `SPLIT` order, `PARTS` bf16 terms a weight
+/// takes, `BIAS` the bf16 pair that undoes the codes' offset (0: none). `Regs` is what a lane holds of a
+/// unit, `Src` where it comes from, `Open` the unit being decoded; `turn` brings the next values to where the
+/// first ones were.
 template <int F, int K, bool FULL> struct Weights;
 
-// ---- plain formats: row major --------------------------------------------------------------------------------
+// ---- plain formats: row major -----------------------------------------------------------------------------
 
 template <int K, bool FULL, int SIZE> struct RowMajor {
     const u8* p0;
@@ -152,7 +158,7 @@ template <int K, bool FULL> struct Weights<F32, K, FULL> {
     static DEV void scales(const Regs&, int, float (&)[2], float (&)[2]) {}
 };
 
-// ---- block formats: the planar layout (formats/planar.rs) ------------------------------------------------------
+// ---- block formats: the planar layout (formats/planar.rs) -------------------------------------------------
 
 /// One plane of a tile for a lane: `[block][rows][WIDTH bytes]`, the lane's share at its rows.
 template <bool FULL, int WIDTH> struct Plane {
@@ -189,7 +195,8 @@ template <int K, bool FULL> struct Weights<Q8_0, K, FULL> {
         r.a = ld8_stream(s.codes.row0(u)), r.b = ld8_stream(s.codes.row1(u));
         r.da = ld2_stream(s.d.row0(u)), r.db = ld2_stream(s.d.row1(u));
     }
-    /// Bytes 0 and 2 of `w` as signed integers: 128 + low seven bits, then -128 or, where the sign is set, -256.
+    /// Bytes 0 and 2 of `w` as signed integers: 128 + low seven bits, then -128 or, where the sign is set,
+    /// -256.
     static DEV u32 pair(u32 w) {
         return add_bf16x2(and_or(w, 0x007f007fu, 0x43004300u), and_or(w, 0x00800080u, 0xc300c300u));
     }
@@ -288,7 +295,9 @@ template <int K, bool FULL> struct Weights<Q5_K, K, FULL> {
         uint4 a, b;
         uint2 fa, fb;  // bit q of a byte: the fifth bit of the turn's sub-block q
         KScales<32> s;
-        DEV Open(const Regs& r) : a(r.a), b(r.b), fa(r.fa), fb(r.fb), s(r.ha, r.hb, r.half) { down(4 * r.half); }
+        DEV Open(const Regs& r) : a(r.a), b(r.b), fa(r.fa), fb(r.fb), s(r.ha, r.hb, r.half) {
+            down(4 * r.half);
+        }
         DEV void down(u32 by) { fa.x >>= by, fa.y >>= by, fb.x >>= by, fb.y >>= by; }
     };
     static DEV void turn(Open& r) {
@@ -362,7 +371,8 @@ template <int K, bool FULL> struct Weights<Q6_K, K, FULL> {
     }
     static DEV void frag(const Open& r, int q, int step, int, u32 (&a)[4]) {
         int w = 2 * q + step;
-        u32 u = word_of(r.a, w), v = word_of(r.b, w), hu = step ? r.ha.y : r.ha.x, hv = step ? r.hb.y : r.hb.x;
+        u32 u = word_of(r.a, w), v = word_of(r.b, w);
+        u32 hu = step ? r.ha.y : r.ha.x, hv = step ? r.hb.y : r.hb.x;
         a[0] = pair(u, 0, hu, 4 - 2 * q), a[1] = pair(v, 0, hv, 4 - 2 * q);
         a[2] = pair(u, -8, hu, -4 - 2 * q), a[3] = pair(v, -8, hv, -4 - 2 * q);
     }
@@ -383,7 +393,8 @@ template <int K, bool FULL> struct Weights<Q2_K, K, FULL> {
         DEV Src(const u8* m, u32 n, u32 row0, const Lane& l)
             : Src(m + u64(row0) * (BLOCKS * 84), TileRows<FULL>(l, n, row0), l) {}
         DEV Src(const u8* tile, const TileRows<FULL>& r, const Lane& l)
-            : codes(tile, r, 16 * l.t), sc(tile + r.rows * BLOCKS * 64, r, 0), d(tile + r.rows * BLOCKS * 80, r, 0) {}
+            : codes(tile, r, 16 * l.t), sc(tile + r.rows * BLOCKS * 64, r, 0),
+              d(tile + r.rows * BLOCKS * 80, r, 0) {}
     };
     struct Regs {
         uint4 a, b, sa, sb;

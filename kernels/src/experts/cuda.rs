@@ -1,7 +1,7 @@
 //! CUDA bindings of the expert products: few pairs an expert stream its tiles, many are staged.
 //!
-//! The grid depends on the bucket alone: the largest number of work items the tables can name, or what fits the
-//! device at once, whichever is less; blocks stride over the items that there are.
+//! The grid depends on the bucket alone: the largest number of work items the tables can name, or what fits
+//! the device at once, whichever is less; blocks stride over the items that there are.
 use super::{ExpertDown, ExpertUp, Groups};
 use crate::buffer::BufId;
 use crate::cuda::call::{Arg, BindError, KernelCall, PlanView, Source, Target};

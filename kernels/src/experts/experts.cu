@@ -1,13 +1,14 @@
-// Expert products over the tables that `route` wrote: gate and up with SiLU-mul, or down, for each (row, slot) pair.
+// Expert products over the tables that `route` wrote: gate and up with SiLU-mul, or down, for each (row,
+// slot) pair.
 //
-// Weight-stationary: work items are (expert, rows of its matrix, columns of pairs), found on the device from the
-// offsets, so nothing waits for the host and an expert nobody chose costs a compare. The sums are those of `linear`
-// (mma_tile.cuh): a pair's result does not depend on who else chose the expert. `experts_gemv` streams an expert's
-// tiles with a warp a slice of K, eight pairs at a time (the second eight find the weights in the last cache);
-// `experts_tile` stages 8 NB pairs for a block of tiles.
+// Weight-stationary: work items are (expert, rows of its matrix, columns of pairs), found on the device from
+// the offsets, so nothing waits for the host and an expert nobody chose costs a compare. The sums are those
+// of `linear` (mma_tile.cuh): a pair's result does not depend on who else chose the expert. `experts_gemv`
+// streams an expert's tiles with a warp a slice of K, eight pairs at a time (the second eight find the
+// weights in the last cache); `experts_tile` stages 8 NB pairs for a block of tiles.
 //
-// Constants: K_DIM, N_DIM (of one expert), FMT, UP_FMT (of the up matrices, where it is not FMT), EXPERTS, TOP_K,
-// PAIR (1: gate and up), EPI, BY_PAIR (rows are pairs).
+// Constants: K_DIM, N_DIM (of one expert), FMT, UP_FMT (of the up matrices, where it is not FMT), EXPERTS,
+// TOP_K, PAIR (1: gate and up), EPI, BY_PAIR (rows are pairs).
 #include "mma_tile.cuh"
 
 #ifndef UP_FMT
@@ -20,7 +21,8 @@ constexpr bool FULL = N_DIM % 16 == 0;
 constexpr bool MIXED = PAIR && UP_FMT != FMT;
 static_assert(EXPERTS <= 1024, "the prefix of a block is four counts a lane at most");
 
-/// first[i]: items before the i-th expert that has pairs; id[i]: that expert. `EACH` pairs make an item column.
+/// first[i]: items before the i-th expert that has pairs; id[i]: that expert. `EACH` pairs make an item
+/// column.
 struct ActiveList {
     u32 first[EXPERTS + 1];
     u32 id[EXPERTS];
@@ -68,13 +70,17 @@ struct Tables {
     u32 bytes, up_bytes;
     const u32 *offsets, *list;
     void* out;
-    DEV const u8* matrix(bool second, u32 e) const { return second ? up + u64(e) * up_bytes : w + u64(e) * bytes; }
+    DEV const u8* matrix(bool second, u32 e) const {
+        return second ? up + u64(e) * up_bytes : w + u64(e) * bytes;
+    }
 };
-#define TABLES                                                                                                  \
-    const u16 *x, const u8 *w, const u8 *up, u32 bytes, u32 up_bytes, const u32 *offsets, const u32 *list, void *out
+#define TABLES                                                                                           \
+    const u16 *x, const u8 *w, const u8 *up, u32 bytes, u32 up_bytes, const u32 *offsets, const u32 *list, \
+        void *out
 
 #ifdef GEMV
-// CFG_PRE: the last cache is asked for all of this item's weights, and the next one's before this one's product.
+// CFG_PRE: the last cache is asked for all of this item's weights, and the next one's before this one's
+// product.
 #ifndef CFG_PRE
 #define CFG_PRE 0
 #endif
@@ -101,7 +107,8 @@ template <int F> DEV void stream_items(const Tables& in, const ActiveList& activ
     auto fetch = [&](u32 of) {
         if (!CFG_PRE || !FULL || of >= items) return;
         u32 row0 = 16 * (of % GROUPS * OUT_TILES + (PAIR ? r / 2 : r));
-        if (row0 < N_DIM) fetch_piece<F, K_DIM>(in.matrix(PAIR && (r & 1), active.id[of / GROUPS]), row0, slice, SLICES);
+        if (row0 < N_DIM)
+            fetch_piece<F, K_DIM>(in.matrix(PAIR && (r & 1), active.id[of / GROUPS]), row0, slice, SLICES);
     };
     fetch(item);
     typename W::Src src[1] = {locate()};
@@ -112,7 +119,8 @@ template <int F> DEV void stream_items(const Tables& in, const ActiveList& activ
         const u16* row = in.x + u64(row_of(in.list[first + (l.g < columns ? l.g : 0)])) * K_DIM;
         float acc[1][1][4] = {};
         if (c + 8 >= pairs) fetch(item + gridDim.x);
-        stream.template run<1>(src, u0, u1, GlobalRows<K_DIM, W::SPLIT, CFG_ONE>(row, l, W::BIAS), acc, [](u32) {});
+        stream.template run<1>(src, u0, u1, GlobalRows<K_DIM, W::SPLIT, CFG_ONE>(row, l, W::BIAS), acc,
+                               [](u32) {});
         // The next weights are on their way while this item is merged and stored.
         c += 8;
         if (c >= pairs) {
@@ -163,16 +171,18 @@ DEV void store_pairs(const float (&y)[MT][NB][4], const u32 (&row0)[MT], const u
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 u32 row = row0[m] + l.g + 8 * (i >> 1), p = pair[8 * n + 2 * l.t + (i & 1)];
-                if (row < N_DIM && p != 0xffffffffu) finish(EPI, out, u64(p) * N_DIM + row, y[m][n][i], y[MT - 1][n][i]);
+                if (row < N_DIM && p != 0xffffffffu)
+                    finish(EPI, out, u64(p) * N_DIM + row, y[m][n][i], y[MT - 1][n][i]);
             }
 }
 
 /// y = M tiles of format F of this item; `ready` lists its pairs.
 template <int F, int M, class Ready>
-DEV void item_product(const u8* const (&matrix)[M], const u32 (&row0)[M], bool mine, const u16* x, u32* index, u8* shared,
-                      Ready ready, float (&y)[M][NB][4]) {
+DEV void item_product(const u8* const (&matrix)[M], const u32 (&row0)[M], bool mine, const u16* x, u32* index,
+                      u8* shared, Ready ready, float (&y)[M][NB][4]) {
     constexpr int UNITS = units_of(K_DIM, Weights<F, K_DIM, FULL>::UNIT);
-    staged_product<F, K_DIM, FULL, M, NB, KC, STAGES, 1>(matrix, row0, N_DIM, mine, x, index, shared, 0, UNITS, ready, y);
+    staged_product<F, K_DIM, FULL, M, NB, KC, STAGES, 1>(matrix, row0, N_DIM, mine, x, index, shared, 0,
+                                                         UNITS, ready, y);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, CFG_MIN_BLOCKS)
@@ -187,8 +197,8 @@ experts_tile(TABLES) {
     Tables in = {x, w, up, bytes, up_bytes, offsets, list, out};
     u32 items = active.first[active.count] * GROUPS, warp = threadIdx.x / 32;
     for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-        // All row groups of one column of pairs follow each other: they share the rows, and the next column of the
-        // same expert finds its weights in the last cache.
+        // All row groups of one column of pairs follow each other: they share the rows, and the next column
+        // of the same expert finds its weights in the last cache.
         u32 column = item / GROUPS, group = item % GROUPS, i = find_expert(active, column), e = active.id[i];
         u32 begin = offsets[e] + (column - active.first[i]) * (8 * NB), end = offsets[e + 1];
         u32 tile = group * EACH + warp * (PAIR ? 1 : MT);

@@ -1,7 +1,8 @@
 //! CUDA binding of linear: which of the three kernels of `linear.cu`, with which constants and grid.
 //!
-//! Up to [`GEMV_ROWS`] rows a block streams tiles of 16 weight rows with a warp a slice of K; more rows are staged
-//! through shared memory; f32 rows take fused adds. The sum is the same tree in the first two (`mma_tile.cuh`).
+//! Up to [`GEMV_ROWS`] rows a block streams tiles of 16 weight rows with a warp a slice of K; more rows are
+//! staged through shared memory; f32 rows take fused adds. The sum is the same tree in the first two
+//! (`mma_tile.cuh`).
 use super::contract::{Epilogue, Linear, LinearPart};
 use crate::cuda::call::{Arg, BindError, KernelCall, PlanView, Source, Target};
 use crate::cuda::helpers::{COUNTERS, NULL, bf16_class, define, refused};
@@ -89,7 +90,8 @@ impl Gemv {
             fetch: false,
         };
         let all = |some: &[Format]| of.formats.iter().all(|f| some.contains(f));
-        // Two units of BF16 take 43 registers: what is left holds blocks of the next launch, which already load.
+        // Two units of BF16 take 43 registers: what is left holds blocks of the next launch, which already
+        // load.
         if all(&[Format::Bf16]) {
             return stand(2, 1024);
         }
@@ -116,8 +118,8 @@ fn depth_of(formats: &[Format]) -> usize {
     if formats.iter().any(|f| matches!(f, Format::Q5_K | Format::F32)) { 2 } else { 4 }
 }
 
-/// Weight tiles and column tiles of a warp (at most `want`) that 255 registers hold without a spill: two sums of
-/// each output are alive. A pair of gate and up takes two weight tiles. What ptxas 13.0 was seen to keep.
+/// Weight tiles and column tiles of a warp (at most `want`) that 255 registers hold without a spill: two sums
+/// of each output are alive. A pair of gate and up takes two weight tiles. What ptxas 13.0 was seen to keep.
 pub(crate) fn tiles_of_a_warp(
     formats: &[Format],
     pair: bool,

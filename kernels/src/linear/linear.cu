@@ -1,12 +1,13 @@
 // Matrix products that share their input rows: `out[r, n] = epilogue(sum_k x[r, k] * w[n, k])`.
 //
-// Three kernels, one reduction tree (mma_tile.cuh). `linear_gemv`: up to 8 rows; a block is R tiles of 16 weight rows
-// times the slices of K, a warp each, merged through shared memory; weights go from memory to registers and nothing
-// waits for the rows until the first weights are on their way. `linear_tile`: more rows; a warp holds MT tiles and
-// all columns of the block, rows are staged. `linear_exact`: f32 rows with f32 or 16-bit weights by fused adds.
+// Three kernels, one reduction tree (mma_tile.cuh). `linear_gemv`: up to 8 rows; a block is R tiles of 16
+// weight rows times the slices of K, a warp each, merged through shared memory; weights go from memory to
+// registers and nothing waits for the rows until the first weights are on their way. `linear_tile`: more
+// rows; a warp holds MT tiles and all columns of the block, rows are staged. `linear_exact`: f32 rows with
+// f32 or 16-bit weights by fused adds.
 //
-// Constants: K_DIM; for part i P<i>_FMT, P<i>_N, P<i>_EPI and, where it is not P<i>_FMT, P<i>_UP (the format of the up
-// matrix); OUT_ROWS (1: the head's rows).
+// Constants: K_DIM; for part i P<i>_FMT, P<i>_N, P<i>_EPI and, where it is not P<i>_FMT, P<i>_UP (the format
+// of the up matrix); OUT_ROWS (1: the head's rows).
 #include "mma_tile.cuh"
 
 #ifndef P1_N
@@ -86,13 +87,14 @@ constexpr bool used(int f, bool full) {
     if constexpr (used(F, false)) if ((f) == F && (n) % 16 != 0) { CALL(F, false) }
 
 /// Whether some gate has another format than its up matrix.
-[[maybe_unused]] constexpr bool MIXED = P0_UP != P0_FMT || P1_UP != P1_FMT || P2_UP != P2_FMT || P3_UP != P3_FMT;
+[[maybe_unused]] constexpr bool MIXED = P0_UP != P0_FMT || P1_UP != P1_FMT || P2_UP != P2_FMT ||
+    P3_UP != P3_FMT;
 
 DEV u32 step_rows(const Shape* shape) { return OUT_ROWS ? shape->out_rows : shape->rows; }
 
 #ifdef GEMV
-// CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the longer
-// units), CFG_S slices a warp; CFG_PRE: the last cache is asked for all of a tile first.
+// CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the
+// longer units), CFG_S slices a warp; CFG_PRE: the last cache is asked for all of a tile first.
 #ifndef CFG_PRE
 #define CFG_PRE 0
 #endif
@@ -110,13 +112,14 @@ constexpr u32 gemv_blocks(int n, int epilogue) {
 
 /// This warp's slices of one tile, each to its part; waits for the previous kernel after its first loads.
 template <int F, bool FULL>
-DEV u32 gemv_slices(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, const Shape* shape, const u16* x,
-                    float* parts) {
+DEV u32 gemv_slices(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, const Shape* shape,
+                    const u16* x, float* parts) {
     using W = Weights<F, K_DIM, FULL>;
     constexpr int UNITS = units_of(K_DIM, W::UNIT);
     constexpr int DEPTH = W::UNIT > 32 ? (U + 1) / 2 : U;
     Lane l;
-    u32 begin = slice_begin(UNITS, SLICES, slice), end = active ? slice_begin(UNITS, SLICES, slice + S) : begin;
+    u32 begin = slice_begin(UNITS, SLICES, slice);
+    u32 end = active ? slice_begin(UNITS, SLICES, slice + S) : begin;
     if (CFG_PRE && FULL && active) fetch_piece<F, K_DIM>(matrix, row0, slice / S, SLICES / S);
     typename W::Src src[1] = {typename W::Src(matrix, n, active ? row0 : 0, l)};
     Stream<W, 1, DEPTH> stream;
@@ -132,14 +135,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_MIN_BLOCKS)
 linear_gemv(const Shape* shape, const u16* x, PART_ARGS) {
     __shared__ float parts[R * SLICES * PART];
     pdl_launch();
-    FIND_PART(part, blockIdx.x, gemv_blocks(P0_N, P0_EPI), gemv_blocks(P1_N, P1_EPI), gemv_blocks(P2_N, P2_EPI))
+    FIND_PART(part, blockIdx.x, gemv_blocks(P0_N, P0_EPI), gemv_blocks(P1_N, P1_EPI),
+              gemv_blocks(P2_N, P2_EPI))
     u32 warp = threadIdx.x / 32, slice = warp % (SLICES / S) * S, r = warp / (SLICES / S);
     bool pair = is_silu(part.epilogue);
     u32 row0 = 16 * (pair ? part.block * (R / 2) + r / 2 : part.block * R + r);
     const u8* matrix = pair && (r & 1) ? part.up : part.w;
     u32 rows = 0;
+    float* to = parts + warp * S * PART;
 #define SLICE(F, FULL) \
-    rows = gemv_slices<F, FULL>(matrix, part.n, row0, slice, row0 < part.n, shape, x, parts + warp * S * PART);
+    rows = gemv_slices<F, FULL>(matrix, part.n, row0, slice, row0 < part.n, shape, x, to);
     DISPATCH(pair && (r & 1) ? part.up_format : part.format, part.n, SLICE)
     __syncthreads();
     u32 outputs = pair ? R / 2 : R;
@@ -156,8 +161,8 @@ linear_gemv(const Shape* shape, const u16* x, PART_ARGS) {
 #endif
 
 #ifdef TILE
-// WARPS warps of MT tiles, 8 NB columns, chunks of KC values in STAGES buffers, weights AHEAD chunks before their
-// use; SPLIT_K: a block is one slice.
+// WARPS warps of MT tiles, 8 NB columns, chunks of KC values in STAGES buffers, weights AHEAD chunks before
+// their use; SPLIT_K: a block is one slice.
 constexpr int WARPS = CFG_WARPS, MT = CFG_MT, NB = CFG_NB, KC = CFG_KC, STAGES = CFG_STAGES,
               AHEAD = CFG_AHEAD;
 constexpr bool SPLIT_K = CFG_SPLIT_K;
@@ -194,7 +199,8 @@ DEV float4 merged(const float4* mine, u32 m, u32 n) {
     for (int s = 0; s < SLICES; s++)
         part[s] = ld_fresh4((const float*)(mine + ((s * MT + m) * NB + n) * 32 + (threadIdx.x & 31)));
 #pragma unroll
-    for (int s = 0; s < SLICES; s++) sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
+    for (int s = 0; s < SLICES; s++)
+        sum.x += part[s].x, sum.y += part[s].y, sum.z += part[s].z, sum.w += part[s].w;
     return sum;
 }
 
@@ -218,7 +224,8 @@ DEV void merge_store(const Part& part, const u32 (&row0)[MT], const float4* mine
 }
 
 /// Stores a warp's results: its tiles are MT row tiles, or gate and up of one.
-DEV void tile_store(const Part& part, const u32 (&row0)[MT], const float (&y)[MT][NB][4], u32 col0, u32 rows) {
+DEV void tile_store(const Part& part, const u32 (&row0)[MT], const float (&y)[MT][NB][4], u32 col0,
+                    u32 rows) {
     Lane l;
     bool pair = is_silu(part.epilogue);
 #pragma unroll
@@ -246,7 +253,8 @@ struct TileBlock {
     DEV bool ready() {
         pdl_wait();
         rows = step_rows(shape);
-        for (u32 i = threadIdx.x; i < 8 * NB; i += 32 * WARPS) index[i] = col0 + i < rows ? col0 + i : 0xffffffffu;
+        for (u32 i = threadIdx.x; i < 8 * NB; i += 32 * WARPS)
+            index[i] = col0 + i < rows ? col0 + i : 0xffffffffu;
         __syncthreads();
         return col0 < rows;
     }
@@ -254,13 +262,14 @@ struct TileBlock {
 
 /// y = this block's units of M tiles of one format; false where the block has no columns.
 template <int F, bool FULL, int M>
-DEV bool tile_product(const u8* const (&matrix)[M], const u32 (&row0)[M], u32 n, bool active, TileBlock& b, bool first,
-                      float (&y)[M][NB][4]) {
+DEV bool tile_product(const u8* const (&matrix)[M], const u32 (&row0)[M], u32 n, bool active, TileBlock& b,
+                      bool first, float (&y)[M][NB][4]) {
     constexpr int UNITS = units_of(K_DIM, Weights<F, K_DIM, FULL>::UNIT);
     u32 begin = SPLIT_K ? slice_begin(UNITS, SLICES, b.slice) : 0;
     u32 end = SPLIT_K ? slice_begin(UNITS, SLICES, b.slice + 1) : UNITS;
     return staged_product<F, K_DIM, FULL, M, NB, KC, STAGES, AHEAD>(
-        matrix, row0, n, active, b.x, b.index, b.shared, begin, end, [&] { return first ? b.ready() : true; }, y);
+        matrix, row0, n, active, b.x, b.index, b.shared, begin, end,
+        [&] { return first ? b.ready() : true; }, y);
 }
 
 /// A pair of two formats: one product after the other.
@@ -290,7 +299,8 @@ linear_tile(const Shape* shape, const u16* x, u32 column_tiles, float4* partials
     SPARK_DYNAMIC_SHARED(shared);
     __shared__ u32 index[8 * NB];
     pdl_launch();
-    // Column tiles of the same weight rows are neighbours: the second one finds the weights in the last cache.
+    // Column tiles of the same weight rows are neighbours: the second one finds the weights in the last
+    // cache.
     u32 column = blockIdx.x % column_tiles, block = blockIdx.x / column_tiles, warp = threadIdx.x / 32;
     FIND_PART(part, block, tile_blocks(P0_N, P0_EPI), tile_blocks(P1_N, P1_EPI), tile_blocks(P2_N, P2_EPI))
     TileBlock b = {shape, x, index, shared, 8 * NB * column, blockIdx.y, 0};
@@ -340,13 +350,15 @@ DEV uint4 exact_load(const u8* row, u32 k) {
 }
 DEV float4 exact_values(uint4 v) {
     if (P0_FMT == F32)
-        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                           __uint_as_float(v.w));
     if (P0_FMT == BF16) return make_float4(bf16_lo(v.x), bf16_hi(v.x), bf16_lo(v.y), bf16_hi(v.y));
     return make_float4(f16_to_f32(u16(v.x)), f16_to_f32(u16(v.x >> 16)), f16_to_f32(u16(v.y)),
                        f16_to_f32(u16(v.y >> 16)));
 }
 
-/// A warp: XN weight rows by XM input rows. Lane l adds values 128 i + 4 l .. + 4 in order of i, then lanes by halves.
+/// A warp: XN weight rows by XM input rows. Lane l adds values 128 i + 4 l .. + 4 in order of i, then lanes
+/// by halves.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 linear_exact(const Shape* shape, const float* x, const u8* w, float* out) {
     pdl_launch();
