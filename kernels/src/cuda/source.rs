@@ -4,7 +4,8 @@
 pub const HEADERS: &[(&str, &str)] = &[
     ("common.cuh", include_str!("common.cuh")),
     ("mma_tile.cuh", include_str!("mma_tile.cuh")),
-    ("rowops.cuh", include_str!("rowops.cuh")), ("attend.cuh", include_str!("../attend/attend.cuh")),
+    ("rowops.cuh", include_str!("rowops.cuh")),
+    ("attend.cuh", include_str!("../attend/attend.cuh")),
     ("weights.cuh", include_str!("weights.cuh")),
 ];
 
