@@ -11,7 +11,7 @@ use kernels::linear::host::quantize_q8_row;
 use kernels::linear::{Epilogue, Matrix};
 use kernels::memory::Memory;
 use kernels::numeric::{ActKind, SmallWeight};
-use kernels::values::bf16_from_f32;
+use kernels::values::{bf16_from_f32, bf16_to_f32};
 use ledger::PAGE_TOKENS;
 
 /// Values made afresh for a buffer; a larger one repeats them from another place in its rows.
@@ -29,6 +29,8 @@ enum Role {
     Small(Format, f32, f32),
     /// Cached keys or values of this many bytes.
     Kv(u64),
+    /// f32 queries beside a cache of this many bytes a value: the launch before rounds them to BF16 where that is.
+    Query(u64),
 }
 
 fn small(w: &SmallWeight, centre: f32, deviation: f32) -> (BufId, Role) {
@@ -45,7 +47,7 @@ fn norm(w: &SmallWeight, plus_one: bool) -> (BufId, Role) {
 
 /// The buffers that `op` reads (step inputs apart) and what they hold.
 fn roles(op: &Op) -> Vec<(BufId, Role)> {
-    use Role::{F32, Kv, Rows};
+    use Role::{F32, Kv, Query, Rows};
     match op {
         Op::Embed(o) => vec![(o.table, Role::Weight(o.format, o.hidden))],
         Op::Norm(o) => vec![(o.x, F32(1.0)), norm(&o.weight, o.plus_one)],
@@ -66,7 +68,8 @@ fn roles(op: &Op) -> Vec<(BufId, Role)> {
             rows.into_iter().chain([norm(&o.q_norm, o.plus_one), norm(&o.k_norm, o.plus_one)]).collect()
         }
         Op::Attend(o) => {
-            let mut out = vec![(o.k_cache, Kv(o.kv_bytes)), (o.v_cache, Kv(o.kv_bytes)), (o.q, F32(1.0))];
+            let mut out =
+                vec![(o.k_cache, Kv(o.kv_bytes)), (o.v_cache, Kv(o.kv_bytes)), (o.q, Query(o.kv_bytes))];
             out.extend(o.gate.map(|g| (g, F32(1.0))));
             out
         }
@@ -119,6 +122,14 @@ fn encoded(role: &Role, seed: u64, name: &str, bytes: usize) -> Option<Vec<u8>> 
         Role::F32(deviation) => {
             let n = (bytes / 4).min(FRESH + 1);
             encode(Dtype::F32, &values(Fill::Normal(*deviation), n), &mut out)?;
+        }
+        Role::Query(kv) => {
+            let n = (bytes / 4).min(FRESH + 1);
+            let mut x = values(Fill::Normal(1.0), n);
+            if *kv == 2 {
+                x.iter_mut().for_each(|v| *v = bf16_to_f32(bf16_from_f32(*v)));
+            }
+            encode(Dtype::F32, &x, &mut out)?;
         }
         Role::Kv(size) => {
             let n = (bytes / *size as usize).min(FRESH + 1);

@@ -57,7 +57,7 @@ const MIN_ROUNDS: usize = 2;
 const MAX_ROUNDS: usize = 16;
 
 /// Measures `rows` rows on `engine`. `reference` holds each row's tokens. After `time` no more than
-/// [`MIN_ROUNDS`] begin: the series then says which condition it did not meet.
+/// two rounds begin: the series then says which condition it did not meet.
 pub fn measure(
     engine: &mut Engine,
     rows: usize,
