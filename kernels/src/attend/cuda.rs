@@ -160,7 +160,7 @@ impl Attend {
     /// The kernel calls of this attention.
     ///
     /// # Errors
-    /// [`BindError`] for another class than bf16 or a shape outside what [`Block`] knows.
+    /// [`BindError`] for another class than bf16 or a shape outside what `Block` knows.
     pub fn bind(&self, plan: &PlanView, target: &Target) -> Result<Vec<KernelCall>, BindError> {
         self.check(plan)?;
         Ok(vec![if self.listed(plan) {

@@ -1,4 +1,4 @@
-//! CUDA binding of the convolution: 512 channels of up to [`TIME`] rows of a sequence a block.
+//! CUDA binding of the convolution: 512 channels of up to `TIME` rows of a sequence a block.
 use super::{Conv, host::MAX_TAPS};
 use crate::cuda::call::{Arg, BindError, KernelCall, PlanView, Source, Target};
 use crate::cuda::helpers::{bf16_class, define, quads, refused, stored};

@@ -1,7 +1,7 @@
 //! The CUDA device: bindings, compiler, driver, executor.
 //!
 //! A plan is bound once ([`bound`]): every launch becomes kernel calls ([`call`]). The calls are compiled
-//! ([`unit`], [`nvrtc`]), loaded and captured as one graph ([`program`]). Nothing above [`driver`] and
+//! ([`mod@unit`], [`nvrtc`]), loaded and captured as one graph ([`program`]). Nothing above [`driver`] and
 //! [`graph`] touches a raw handle, and nothing here is needed to build or test without a GPU.
 pub mod bind;
 pub mod bound;
