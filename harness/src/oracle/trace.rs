@@ -95,7 +95,8 @@ fn step(host: &mut Engine, device: &mut Engine) -> Result<Vec<TraceLine>, Engine
     let steps = device.cuda().ok_or(EngineError::HostOnly("a trace of the host"))?;
     let start = [Arena::Cache, Arena::Io].map(|a| (a, host.memory.arena(a).to_vec()));
     // Both callbacks of the host's step look at the device.
-    let state = RefCell::new((steps, Vec::new(), Vec::new(), StepShape { rows: 0, out_rows: 0, seqs: 0 }));
+    let have = Outputs::default();
+    let state = RefCell::new((steps, have, Vec::new(), StepShape { rows: 0, out_rows: 0, seqs: 0 }));
     let fault: RefCell<Option<CudaError>> = RefCell::new(None);
     host.run_with(
         &mut |plan, memory, index, shape| {
@@ -137,6 +138,13 @@ fn step(host: &mut Engine, device: &mut Engine) -> Result<Vec<TraceLine>, Engine
     Ok(lines)
 }
 
+/// What a launch's outputs held before it and hold behind it on the device.
+#[derive(Default)]
+struct Outputs {
+    before: Vec<Vec<u8>>,
+    after: Vec<Vec<u8>>,
+}
+
 /// Runs launch `index` on the device over the host's memory and returns its outputs.
 fn alone(
     steps: &mut CudaSteps,
@@ -145,13 +153,14 @@ fn alone(
     memory: &Memory,
     index: usize,
     shape: StepShape,
-) -> Result<Vec<Vec<u8>>, CudaError> {
+) -> Result<Outputs, CudaError> {
     for arena in [Arena::Cache, Arena::Scratch, Arena::Io] {
         steps.arenas.arena(arena).write(0, memory.arena(arena))?;
     }
     steps.arenas.set_shape(shape)?;
+    let before = outputs(plan, index).into_iter().map(|(_, b)| memory.values::<u8>(b).to_vec()).collect();
     steps.program(phase).launch(index)?;
-    fetch(steps, plan, index)
+    Ok(Outputs { before, after: fetch(steps, plan, index)? })
 }
 
 /// The device's memory as the step finds it, with poison in the scratch.
@@ -178,7 +187,7 @@ fn fetch(steps: &CudaSteps, plan: &Plan, index: usize) -> Result<Vec<Vec<u8>>, C
     outputs(plan, index).into_iter().map(read).collect()
 }
 
-fn line(phase: Phase, plan: &Plan, index: usize, memory: &Memory, have: &[Vec<u8>]) -> TraceLine {
+fn line(phase: Phase, plan: &Plan, index: usize, memory: &Memory, have: &Outputs) -> TraceLine {
     let op = &plan.launches[index].op;
     let phase = if phase == Phase::Decode { "decode" } else { "prefill" };
     let mut out = TraceLine {
@@ -190,10 +199,13 @@ fn line(phase: Phase, plan: &Plan, index: usize, memory: &Memory, have: &[Vec<u8
         difference: -1.0,
         graph_bytes: 0,
     };
-    for ((id, buffer), have) in outputs(plan, index).into_iter().zip(have) {
+    let both = have.before.iter().zip(&have.after);
+    for ((id, buffer), (before, have)) in outputs(plan, index).into_iter().zip(both) {
         let kind = kind(op, id);
         let (want, have) = (values(kind, memory.values(buffer)), values(kind, have));
-        let most = want.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
+        // Rows beyond the step's hold what other buffers left there: the scale is that of what was written.
+        let written = want.iter().zip(values(kind, before)).filter(|(w, b)| w != &b && w.is_finite());
+        let most = written.fold(0.0f64, |m, (w, _)| m.max(w.abs()));
         for (i, (want, have)) in want.iter().zip(&have).enumerate() {
             let equal = want == have || (want.is_nan() && have.is_nan());
             let off = if equal { 0.0 } else { (want - have).abs() / most.max(1e-30) };

@@ -12,6 +12,7 @@ pub mod graph;
 pub mod helpers;
 pub mod nvml;
 pub mod nvrtc;
+pub mod overlap;
 pub mod probe;
 pub mod program;
 pub mod source;
@@ -22,6 +23,7 @@ pub mod weights;
 
 pub use error::CudaError;
 pub use graph::Function;
+pub use overlap::Overlap;
 
 use driver::Device;
 use program::Modules;
@@ -35,17 +37,17 @@ pub struct Cuda {
     pub device: Arc<Device>,
     /// Compiler.
     pub compiler: Compiler,
-    /// Whether kernels of a graph may start before their predecessor has ended.
-    overlap: bool,
+    overlap: Overlap,
     modules: Mutex<Modules>,
 }
 
 impl Cuda {
-    /// Opens device `ordinal`; cubins are kept in `cache`. Graphs use programmatic launch where `overlap` is set.
+    /// Opens device `ordinal`; cubins are kept in `cache`. Graphs use programmatic launch where `overlap`
+    /// allows it.
     ///
     /// # Errors
     /// [`CudaError::Missing`] in one line naming what is missing.
-    pub fn open(ordinal: usize, cache: Option<PathBuf>, overlap: bool) -> Result<Arc<Self>, CudaError> {
+    pub fn open(ordinal: usize, cache: Option<PathBuf>, overlap: Overlap) -> Result<Arc<Self>, CudaError> {
         let device = Device::open(ordinal)?;
         Ok(Arc::new(Self { device, compiler: Compiler::new(cache), overlap, modules: Mutex::default() }))
     }
@@ -67,6 +69,6 @@ impl Cuda {
     ) -> Result<program::Program, CudaError> {
         let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         modules.add(&self.device, &self.compiler, bound)?;
-        program::Program::new(&self.device, plan, bound, arenas, &modules, self.overlap)
+        program::Program::new(&self.device, plan, bound, arenas, &modules, &self.overlap)
     }
 }

@@ -4,6 +4,7 @@ use super::call::Arg;
 use super::driver::{Device, DeviceBuffer, Event};
 use super::error::CudaError;
 use super::graph::{Function, Graph, LaunchShape, Module};
+use super::overlap::Overlap;
 use super::unit::{Compiler, Unit, UnitKey, units};
 use crate::buffer::{Arena, BufId, Buffer};
 use crate::host::LaunchTime;
@@ -85,7 +86,6 @@ pub struct Program {
     /// Calls of each launch: `first[i] .. first[i + 1]`.
     first: Vec<usize>,
     graph: Option<Graph>,
-    overlap: bool,
     planned: u64,
     launched: u64,
 }
@@ -136,22 +136,22 @@ impl Modules {
 }
 
 impl Program {
-    /// Resolves the calls of `bound`, which was made from `plan`, against `arenas`. Its own graph uses programmatic
-    /// launch where `overlap` is set.
+    /// Resolves the calls of `bound`, which was made from `plan`, against `arenas`. Graphs use programmatic launch
+    /// where both the call and `overlap` allow it.
     pub fn new(
         device: &Arc<Device>,
         plan: &Plan,
         bound: &Bound,
         arenas: &Arenas,
         modules: &Modules,
-        overlap: bool,
+        overlap: &Overlap,
     ) -> Result<Self, CudaError> {
         let mut calls = Vec::with_capacity(bound.calls.len());
         let mut first = vec![0; plan.launches.len() + 1];
         for (launch, call) in &bound.calls {
             let args = call.args.iter().map(|a| resolve(*a, plan, arenas)).collect();
-            let shape =
-                LaunchShape { grid: call.grid, block: call.block, shared: call.shared, pdl: call.pdl };
+            let pdl = call.pdl && overlap.allows(&plan.launches[*launch].op.name());
+            let shape = LaunchShape { grid: call.grid, block: call.block, shared: call.shared, pdl };
             calls.push(Prepared {
                 entry: call.entry,
                 launch: *launch,
@@ -165,7 +165,7 @@ impl Program {
             first[i] += first[i - 1];
         }
         let (device, graph) = (Arc::clone(device), None);
-        Ok(Self { device, calls, first, graph, overlap, planned: plan.nodes(), launched: 0 })
+        Ok(Self { device, calls, first, graph, planned: plan.nodes(), launched: 0 })
     }
 
     /// Kernels of launch `index`.
@@ -226,7 +226,7 @@ impl Program {
     /// Replays the whole plan as one graph, captured at the first call. Its nodes are the plan's.
     pub fn replay(&mut self) -> Result<(), CudaError> {
         if self.graph.is_none() {
-            let graph = self.capture(|_| true, self.overlap)?;
+            let graph = self.capture(|_| true, true)?;
             if graph.nodes() != self.planned {
                 return Err(CudaError::Nodes { planned: self.planned, captured: graph.nodes() });
             }

@@ -6,8 +6,7 @@
 
 use std::fmt;
 
-/// The operator's switches for fast paths: `SPARKPIPE_DISABLE_AVX2` and `SPARKPIPE_DISABLE_AVX512` of the host,
-/// `SPARKPIPE_DISABLE_PDL` of a CUDA device.
+/// The operator's switches for the vector paths (`SPARKPIPE_DISABLE_AVX2`, `SPARKPIPE_DISABLE_AVX512`).
 ///
 /// This module reads no environment: the caller does, and shows the switches in the banner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,8 +15,6 @@ pub struct Switches {
     pub disable_avx2: bool,
     /// Do not use AVX-512.
     pub disable_avx512: bool,
-    /// Do not let a kernel of a graph start before its predecessor has ended.
-    pub disable_pdl: bool,
 }
 
 /// Each level has the instructions of the ones below it.
@@ -107,9 +104,7 @@ mod tests {
 
     #[test]
     fn each_switch_takes_away_its_level_and_those_above() {
-        let off = |disable_avx2, disable_avx512| {
-            Simd::detect(&Switches { disable_avx2, disable_avx512, disable_pdl: false })
-        };
+        let off = |disable_avx2, disable_avx512| Simd::detect(&Switches { disable_avx2, disable_avx512 });
         let all = Simd::available();
         assert_eq!(off(true, true), Simd::SCALAR);
         assert_eq!(off(true, false), Simd::SCALAR);

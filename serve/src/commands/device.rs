@@ -24,5 +24,5 @@ pub fn place(device: &str, threads: Option<usize>) -> Result<Place> {
 /// The first CUDA device, with its cubins kept in the state folder.
 pub fn cuda() -> Result<Arc<Cuda>> {
     let cubins = StateDir::from_env().ok().map(|state| state.path().join("cubins"));
-    Ok(Cuda::open(0, cubins, !state::switches().0.disable_pdl)?)
+    Ok(Cuda::open(0, cubins, state::overlap())?)
 }
