@@ -2,7 +2,7 @@
 //!
 //! One idea: an answer counts only if all its tokens, the stop included, are the reference's. Each difference is
 //! reported with this run's gap between its two best logits, so that a near tie is told from an error.
-use crate::engine::{Engine, EngineSize, Sequence};
+use crate::engine::{Engine, EngineSize, Place, Sequence, Weights};
 use crate::oracle::{OracleError, checkpoint};
 use crate::pack::{Pack, PackError};
 use crate::recipe::Recipe;
@@ -85,22 +85,17 @@ pub fn read(path: &Path) -> Result<Vec<Question>, OracleError> {
 }
 
 /// Answers the questions of the folder's `eval.jsonl` with its checkpoint.
-pub fn run_folder(
-    dir: &Path,
-    class: NumericClass,
-    threads: usize,
-    simd: Simd,
-) -> Result<EvalResult, OracleError> {
+pub fn run_folder(dir: &Path, class: NumericClass, place: &Place) -> Result<EvalResult, OracleError> {
     let questions = read(&dir.join("eval.jsonl"))?;
     let checkpoint = checkpoint(dir)?;
     let recipe =
         Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
     let temp = tempfile::tempdir().map_err(|source| PackError::Io { path: dir.into(), source })?;
     let pack = Pack::write(&checkpoint, "eval", &recipe, &temp.path().join("eval.pack"))?;
-    run(&pack, &questions, class, threads, simd)
+    run_at(&pack, &questions, class, place)
 }
 
-/// Answers `questions` with `pack`.
+/// Answers `questions` with `pack` on the host.
 pub fn run(
     pack: &Pack,
     questions: &[Question],
@@ -108,10 +103,22 @@ pub fn run(
     threads: usize,
     simd: Simd,
 ) -> Result<EvalResult, OracleError> {
+    run_at(pack, questions, class, &Place::Host { threads, simd })
+}
+
+/// Answers `questions` with `pack`.
+pub fn run_at(
+    pack: &Pack,
+    questions: &[Question],
+    class: NumericClass,
+    place: &Place,
+) -> Result<EvalResult, OracleError> {
+    let threads = place.threads();
     let longest = questions.iter().map(|q| q.prompt_ids.len() + q.greedy_ids.len()).max().unwrap_or(1);
     let size = EngineSize { batch: BATCH.min(questions.len()).max(1), context: longest, threads };
     let h = &pack.header;
-    let mut engine = Engine::new(&h.model, &h.manifest, class, size, pack.weights()?, simd)?;
+    let weights = Weights::Host(pack.weights()?);
+    let mut engine = place.engine(&h.model, &h.manifest, class, size, weights)?;
     let mut differences = Vec::new();
     for (block, some) in questions.chunks(size.batch).enumerate() {
         answer(&mut engine, some, block * size.batch, &mut differences)?;
@@ -164,6 +171,7 @@ fn answer(
             engine.prefill(&[(sequence, &question.prompt_ids[at..end])], false)?;
             at = end;
         }
+        engine.fetch_logits()?;
         let mut row = Row { index: first + i, question, sequence, answered: 0 };
         if row.take(engine.chosen()[0], engine.logits(0), differences) {
             rows.push(row);
@@ -175,6 +183,7 @@ fn answer(
         let inputs: Vec<(Sequence, u32)> =
             rows.iter().map(|r| (r.sequence, r.question.greedy_ids[r.answered - 1])).collect();
         engine.decode(&inputs)?;
+        engine.fetch_logits()?;
         let mut left = Vec::with_capacity(rows.len());
         let mut done = Vec::new();
         for (at, mut row) in rows.into_iter().enumerate() {

@@ -4,11 +4,12 @@
 //! every prompt through the prefill plan, compares logits and traces, and continues greedily through the step
 //! plan. Missing data is an error, never a pass.
 mod draft;
+pub mod trace;
 
 pub use draft::DraftResult;
 
 use crate::containers::{Checkpoint, ContainerError, Dtype, open};
-use crate::engine::{Engine, EngineError, EngineSize, PREFILL_GRID};
+use crate::engine::{Engine, EngineError, EngineSize, PREFILL_GRID, Place, Weights};
 use crate::pack::{Pack, PackError, model_of};
 use crate::recipe::Recipe;
 use kernels::host::simd::Simd;
@@ -149,8 +150,13 @@ pub fn checkpoint(dir: &Path) -> Result<Checkpoint, ContainerError> {
     if gguf.exists() { open(&gguf) } else { open(dir) }
 }
 
-/// Runs the oracle in `dir`.
+/// Runs the oracle in `dir` on the host.
 pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Result<OracleResult, OracleError> {
+    run_at(dir, class, &Place::Host { threads, simd })
+}
+
+/// Runs the oracle in `dir`.
+pub fn run_at(dir: &Path, class: NumericClass, place: &Place) -> Result<OracleResult, OracleError> {
     let checkpoint = checkpoint(dir)?;
     let expected = open(&dir.join("expected.safetensors"))?;
     let name = folder_name(dir);
@@ -159,10 +165,10 @@ pub fn run(dir: &Path, class: NumericClass, threads: usize, simd: Simd) -> Resul
     let recipe =
         Recipe::builtin("bf16").map_err(|e| OracleError::Folder { dir: dir.into(), what: e.to_string() })?;
     let pack = Pack::write(&checkpoint, &name, &recipe, &temp.path().join("oracle.pack"))?;
-    run_pack(&pack, &expected, &name, class, threads, simd)
+    run_pack_at(&pack, &expected, &name, class, place)
 }
 
-/// Compares a pack with the answers in `expected`.
+/// Compares a pack with the answers in `expected` on the host.
 pub fn run_pack(
     pack: &Pack,
     expected: &Checkpoint,
@@ -171,8 +177,19 @@ pub fn run_pack(
     threads: usize,
     simd: Simd,
 ) -> Result<OracleResult, OracleError> {
+    run_pack_at(pack, expected, name, class, &Place::Host { threads, simd })
+}
+
+/// Compares a pack with the answers in `expected`.
+pub fn run_pack_at(
+    pack: &Pack,
+    expected: &Checkpoint,
+    name: &str,
+    class: NumericClass,
+    place: &Place,
+) -> Result<OracleResult, OracleError> {
     let expected = Expected(expected, &pack.path);
-    let mut engine = engine_for(pack, &expected, class, threads, simd)?;
+    let mut engine = engine_for(pack, &expected, class, place)?;
     let mut prompts = Vec::new();
     for n in 0..expected.prompts() {
         prompts.push(run_prompt(&mut engine, &expected, n, tolerance(class))?);
@@ -181,7 +198,7 @@ pub fn run_pack(
         let what = "expected.safetensors holds no prompt".into();
         return Err(OracleError::Folder { dir: pack.path.clone(), what });
     }
-    let draft = draft::run(pack, &expected, class, threads, simd)?;
+    let draft = draft::run(pack, &expected, class, place)?;
     let family = pack.header.model.family().into();
     let (scope, tolerance) = (OracleScope::Model, tolerance(class));
     Ok(OracleResult { name: name.into(), family, scope, class, tolerance, prompts, draft })
@@ -194,14 +211,13 @@ pub fn run_for(
     pack: &Pack,
     dir: &Path,
     class: NumericClass,
-    threads: usize,
-    simd: Simd,
+    place: &Place,
 ) -> Result<OracleResult, OracleError> {
     let checkpoint = checkpoint(dir)?;
     let name = folder_name(dir);
     if pack.is_made_of(&checkpoint) {
         let expected = open(&dir.join("expected.safetensors"))?;
-        return run_pack(pack, &expected, &name, class, threads, simd);
+        return run_pack_at(pack, &expected, &name, class, place);
     }
     let wrong = |what: String| OracleError::Folder { dir: dir.into(), what };
     let (own, other) = (pack.header.model.family(), model_of(&checkpoint)?.family());
@@ -217,7 +233,7 @@ pub fn run_for(
             "holds no {format} tensor, so it says nothing about the model's '{name}'"
         )));
     }
-    Ok(OracleResult { scope: OracleScope::Family, ..run(dir, class, threads, simd)? })
+    Ok(OracleResult { scope: OracleScope::Family, ..run_at(dir, class, place)? })
 }
 
 fn folder_name(dir: &Path) -> String {
@@ -231,12 +247,11 @@ fn engine_for(
     pack: &Pack,
     expected: &Expected<'_>,
     class: NumericClass,
-    threads: usize,
-    simd: Simd,
+    place: &Place,
 ) -> Result<Engine, OracleError> {
-    let size = size_for(expected, threads)?;
+    let size = size_for(expected, place.threads())?;
     let h = &pack.header;
-    Ok(Engine::new(&h.model, &h.manifest, class, size, pack.weights()?, simd)?)
+    Ok(place.engine(&h.model, &h.manifest, class, size, Weights::Host(pack.weights()?))?)
 }
 
 fn size_for(expected: &Expected<'_>, threads: usize) -> Result<EngineSize, OracleError> {
@@ -303,6 +318,7 @@ fn run_prompt(
                 Err(e) => fault = Some(e),
             }
         })?;
+        engine.fetch_logits()?;
         for row in 0..chunk.len() {
             if let Some(at) = (start + row).checked_sub(from) {
                 let want = &want[at * vocab..(at + 1) * vocab];

@@ -241,6 +241,17 @@ impl Pack {
         Self::open(path)
     }
 
+    /// A pack without a file: the layout of `model` in `recipe`, for weights made from `seed` where they are used.
+    pub fn synthetic(name: &str, model: &Model, recipe: &Recipe, seed: u64) -> Result<Self, PackError> {
+        let (manifest, recipe, files) = (model.manifest(recipe)?, recipe.clone(), Vec::new());
+        let payload = manifest.payload;
+        let (version, synthetic, model) = (VERSION, true, model.clone());
+        let header = Header { version, name: name.into(), synthetic, model, recipe, manifest, files };
+        let json = serde_json::to_vec(&header).unwrap_or_default();
+        let id = blake3::hash(&[&json[..], &seed.to_le_bytes()].concat()).to_hex().to_string();
+        Ok(Self { path: PathBuf::from(format!("synthetic:{seed}")), header, id, payload_at: 0, payload })
+    }
+
     /// Opens a pack and checks its header against itself and the file's length.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let io_error = |source| PackError::Io { path: path.into(), source };

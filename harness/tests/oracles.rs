@@ -1,11 +1,16 @@
 //! The tracked oracles and the built-in model, in the f32 class: logits, greedy ids, traces.
 mod common;
 
+use harness::engine::Place;
 use harness::oracle::{OracleResult, run, run_for};
 use kernels::host::simd::{Simd, Switches};
 use kernels::numeric::NumericClass;
 use receipts::OracleScope;
 use std::path::PathBuf;
+
+fn host() -> Place {
+    Place::Host { threads: 2, simd: common::simd() }
+}
 
 fn oracle(dir: &str, class: NumericClass) -> OracleResult {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(dir);
@@ -60,7 +65,7 @@ fn an_oracle_speaks_of_the_very_weights_or_says_that_it_does_not() {
     let folder = |dir: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(dir);
     let class = NumericClass::Bf16;
     let (builtin, _kept) = common::pack(common::BUILTIN);
-    let ask = |dir: &str| run_for(&builtin, &folder(dir), class, 2, common::simd());
+    let ask = |dir: &str| run_for(&builtin, &folder(dir), class, &host());
     let own = ask(common::BUILTIN).unwrap();
     assert!(own.scope == OracleScope::Model && own.passed());
     let stand_in = ask(common::HYBRID).unwrap();
@@ -81,6 +86,6 @@ fn formats_that_an_oracle_does_not_hold_are_not_vouched_for() {
     }
     let (mut pack, _kept) = common::pack(common::BUILTIN);
     pack.header.manifest.entries[0].format = "q5_k".into();
-    let refused = run_for(&pack, dir.path(), NumericClass::Bf16, 2, common::simd()).unwrap_err().to_string();
+    let refused = run_for(&pack, dir.path(), NumericClass::Bf16, &host()).unwrap_err().to_string();
     assert!(refused.contains("holds no q5_k tensor"), "{refused}");
 }

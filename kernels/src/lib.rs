@@ -12,6 +12,7 @@ pub mod buffer;
 pub mod check;
 pub mod conv;
 pub mod counter;
+pub mod cuda;
 pub mod delta;
 pub mod embed;
 pub mod experts;

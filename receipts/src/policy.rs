@@ -162,12 +162,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_embedded_policy_covers_every_batch_of_the_host() {
+    fn the_embedded_policy_covers_every_batch_of_every_device() {
         let policy = Policy::embedded();
-        let host = policy.device("host").unwrap();
-        for batch in (0..=10).map(|p| 1u32 << p) {
-            assert!(host.floor(batch).is_some_and(|f| f > 0), "B{batch}");
+        for (class, batch) in ["host", "h200"].iter().flat_map(|c| (0..=10).map(move |p| (c, 1u32 << p))) {
+            let floor = policy.device(class).unwrap().floor(batch);
+            assert!(floor.is_some_and(|f| f > 0), "{class} B{batch}");
         }
+        let host = policy.device("host").unwrap();
         assert_eq!((host.unexplained_ppm, host.bytes_tolerance_ppm), (100_000, 0));
         for class in ["f32", "bf16", "int8act"] {
             assert!(policy.oracle.contains_key(class), "{class}");
@@ -181,7 +182,7 @@ mod tests {
         assert!(with("[device.x]\nskip = 1").contains("skip"));
         let wild = EMBEDDED.replace("min_samples = 10", "min_samples = 0");
         assert!(Policy::parse(&wild).unwrap_err().to_string().contains("`min_samples` is 0"));
-        let wild = EMBEDDED.replace("unexplained_ppm = 100000", "unexplained_ppm = 1000001");
+        let wild = EMBEDDED.replacen("unexplained_ppm = 100000", "unexplained_ppm = 1000001", 1);
         assert!(Policy::parse(&wild).unwrap_err().to_string().contains("device.host.unexplained_ppm"));
         let wild = EMBEDDED.replace("1024 =", "1000 =");
         assert!(Policy::parse(&wild).unwrap_err().to_string().contains("fraction_floor_ppm.1000"));

@@ -61,6 +61,15 @@ pub struct DeviceFacts {
     pub clock_mhz: Option<u32>,
     /// Memory clock during the run, in MHz; `null` where it cannot be read.
     pub memory_clock_mhz: Option<u32>,
+    /// Temperature after the run, in degrees Celsius; absent where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<u32>,
+    /// Power after the run, in milliwatts; absent where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_milliwatts: Option<u32>,
+    /// Why clocks were held down after the run, as the driver's bits; absent where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttle_bits: Option<u64>,
 }
 
 /// Bytes of one traffic class in one step, as the plan prices them.

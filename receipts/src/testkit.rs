@@ -68,6 +68,9 @@ pub fn good() -> Receipt {
             last_cache_bytes: Some(32 << 20),
             clock_mhz: None,
             memory_clock_mhz: None,
+            temperature_celsius: None,
+            power_milliwatts: None,
+            throttle_bits: None,
         },
         ceilings: Some(Ceilings { points: vec![point], launch_ns: 300, datasheet_bytes_per_second: None }),
         planned: Some(Planned {

@@ -107,6 +107,7 @@ impl StepEngine for HostEngine {
         admitted.done += n;
         let finished = admitted.done == admitted.prompt.len();
         if finished {
+            self.engine.fetch_logits().map_err(seam)?;
             self.keep(seq, 0);
         }
         Ok(finished)
@@ -119,6 +120,7 @@ impl StepEngine for HostEngine {
             self.rows.push((sequence, *token));
         }
         self.engine.decode(&self.rows).map_err(|e| EngineError::Fatal(e.to_string()))?;
+        self.engine.fetch_logits().map_err(seam)?;
         for (row, (seq, _)) in rows.iter().enumerate() {
             self.keep(*seq, row);
         }

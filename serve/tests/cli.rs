@@ -258,3 +258,24 @@ fn synthetic_checkpoints_of_both_containers_open_again() {
     assert_eq!(std::fs::read_dir(home.path().join("d")).unwrap().count(), 0, "nothing half written stays");
     refuse(home.path(), &["synth", "whatis-9m", "--scale", "2", "-o", &gguf], "--scale is 2");
 }
+
+/// Without a GPU every command on a CUDA device says in one line what is missing, and ends with 2.
+#[test]
+fn without_a_gpu_every_cuda_command_names_what_is_missing() {
+    if kernels::cuda::driver::devices().is_ok_and(|n| n > 0) {
+        println!("SKIP: this machine has a CUDA device");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let oracle = folder("harness/oracles/qwen3_6_27b");
+    for args in [
+        &["oracle", &oracle, "--device", "cuda"][..],
+        &["bench", "--all", "--device", "cuda"],
+        &["qualify", "--device", "cuda", "--batch", "1"],
+        &["qualify", "qwen3_30b_a3b", "--device", "cuda", "--synth"],
+        &["probe", "--device", "cuda"],
+        &["ledger", "qwen3_6_27b", "--measure", "--device", "cuda"],
+    ] {
+        refuse(home.path(), args, "no CUDA device");
+    }
+}

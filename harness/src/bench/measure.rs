@@ -44,6 +44,9 @@ pub enum BenchError {
     /// The kernel.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The device.
+    #[error(transparent)]
+    Cuda(#[from] kernels::cuda::CudaError),
 }
 
 /// Where a case's bytes were while it was timed.
@@ -160,22 +163,10 @@ impl<'a> Bench<'a> {
         Ok(check(self.case, &Buffers { plan, memory: &self.memory, before: &before }))
     }
 
-    /// Reads and writes of one call, and the bytes it spans.
-    fn traffic(&self) -> (Mix, u64) {
-        let mut by_buffer: BTreeMap<BufId, [u64; 2]> = BTreeMap::new();
-        for access in self.case.launch().parts.iter().flat_map(|p| &p.accesses) {
-            let at = usize::from(access.direction == Direction::Write);
-            by_buffer.entry(access.buf).or_default()[at] += access.amount.at(&self.facts).0;
-        }
-        let sum = |i: usize| Bytes(by_buffer.values().map(|b| b[i]).sum());
-        let spans = by_buffer.values().map(|[r, w]| *r.max(w)).sum();
-        (Mix { read: sum(0), write: sum(1), in_place: !updated(self.case).is_empty() }, spans)
-    }
-
     /// Checks and times the case.
     pub fn run(mut self, probe: &Probe, machine: &Machine) -> Result<Row, BenchError> {
         let found = self.check()?;
-        let (mix, spans) = self.traffic();
+        let (mix, spans) = traffic(self.case, &self.facts);
         let (copies, state) = rotation(spans, self.case.buffer_bytes(), machine);
         let mut memories = vec![self.memory];
         while memories.len() < copies {
@@ -231,6 +222,18 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Reads and writes of one call, and the bytes it spans.
+pub(super) fn traffic(case: &Case, facts: &StepFacts) -> (Mix, u64) {
+    let mut by_buffer: BTreeMap<BufId, [u64; 2]> = BTreeMap::new();
+    for access in case.launch().parts.iter().flat_map(|p| &p.accesses) {
+        let at = usize::from(access.direction == Direction::Write);
+        by_buffer.entry(access.buf).or_default()[at] += access.amount.at(facts).0;
+    }
+    let sum = |i: usize| Bytes(by_buffer.values().map(|b| b[i]).sum());
+    let spans = by_buffer.values().map(|[r, w]| *r.max(w)).sum();
+    (Mix { read: sum(0), write: sum(1), in_place: !updated(case).is_empty() }, spans)
+}
+
 fn call(device: &mut HostDevice, case: &Case, memory: &Memory) -> Result<(), RunError> {
     device.launch(&case.plan, memory, case.step, case.plan.launches.len() - 1, case.launch())
 }
@@ -271,14 +274,14 @@ fn series(device: &mut HostDevice, case: &Case, memories: &[Memory]) -> Result<V
     Ok(out)
 }
 
-fn allocate(case: &Case) -> Result<Memory, BenchError> {
+pub(super) fn allocate(case: &Case) -> Result<Memory, BenchError> {
     let region = |need: u64| Region::zeroed(need).map_err(|source| BenchError::Allocate { need, source });
     let [w, c, s, i] = case.plan.arena_bytes;
     Ok(Memory::new([region(w)?, region(c)?, region(s)?, region(i)?]))
 }
 
 /// Buffers that the launch both reads and writes.
-fn updated(case: &Case) -> BTreeSet<BufId> {
+pub(super) fn updated(case: &Case) -> BTreeSet<BufId> {
     let accesses = || case.launch().parts.iter().flat_map(|p| &p.accesses);
     let of = |d: Direction| accesses().filter(move |a| a.direction == d).map(|a| a.buf);
     let read: BTreeSet<BufId> = of(Direction::Read).collect();
@@ -286,7 +289,7 @@ fn updated(case: &Case) -> BTreeSet<BufId> {
 }
 
 /// What the step processes, with the tokens and experts that are really in memory.
-fn facts(case: &Case, memory: &Memory) -> StepFacts {
+pub(super) fn facts(case: &Case, memory: &Memory) -> StepFacts {
     let mut facts = StepFacts {
         rows: case.step.rows as u64,
         out_rows: case.step.out_rows as u64,

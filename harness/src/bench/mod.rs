@@ -3,6 +3,7 @@
 //! The cases are read from the plans themselves: whatever a family launches has a bench, or the coverage test
 //! names it. [`cases`] cuts the launches out, [`Bench`] fills, checks and times one of them.
 pub mod case;
+pub mod cuda;
 mod fill;
 pub mod measure;
 mod reference;

@@ -3,21 +3,27 @@
 //! One engine serves one tuple: a decode bucket of `batch` rows and a context limit. Its price is fixed before
 //! the first allocation. Prefill chunks end on a fixed grid of absolute positions whatever the caller does, and
 //! generated tokens go only through the step plan, so a sequence's tokens never depend on its company.
+pub mod cuda;
+pub mod device_weights;
 mod draft;
+mod plans;
 mod sequence;
 pub mod snapshot;
 
+pub use cuda::{Place, Weights};
+pub use plans::{EngineSize, MemoryPlan, Plans};
 pub use sequence::{Sequence, Sequences};
 
 use crate::families::{Model, PlanError, Summary};
 use crate::manifest::Manifest;
-use kernels::buffer::Arena;
+use cuda::CudaSteps;
+use kernels::cuda::CudaError;
 use kernels::host::{HostDevice, LaunchTime, RunError};
 use kernels::memory::Memory;
 use kernels::numeric::{NumericClass, StepShape};
-use kernels::plan::{Bucket, Plan};
+use kernels::plan::Plan;
 use kernels::sys::region::Region;
-use ledger::{Bytes, PAGE_TOKENS, StepFacts};
+use ledger::{Bytes, StepFacts};
 use thiserror::Error;
 
 /// Prefill chunks end on multiples of this many tokens.
@@ -80,6 +86,12 @@ pub enum EngineError {
     /// The step.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The CUDA device.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// Something that looks into memory between launches, which only the host device lets it.
+    #[error("{0} runs on the host device only")]
+    HostOnly(&'static str),
     /// Memory.
     #[error("allocating {bytes}: {source}")]
     Memory {
@@ -88,96 +100,6 @@ pub enum EngineError {
         /// Cause.
         source: std::io::Error,
     },
-}
-
-/// What an engine is built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineSize {
-    /// Rows of a decode step.
-    pub batch: usize,
-    /// Longest sequence in tokens.
-    pub context: usize,
-    /// Threads.
-    pub threads: usize,
-}
-
-/// Bytes an engine allocates, printed before it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// Weights (mapped or loaded).
-    pub weights: Bytes,
-    /// KV pages and state slots.
-    pub cache: Bytes,
-    /// Scratch.
-    pub scratch: Bytes,
-    /// Inputs and outputs.
-    pub io: Bytes,
-}
-
-impl MemoryPlan {
-    /// Sum.
-    pub fn total(&self) -> Bytes {
-        self.weights + self.cache + self.scratch + self.io
-    }
-}
-
-/// Decode and prefill plans of one engine.
-pub struct Plans {
-    /// One row a sequence.
-    pub decode: Plan,
-    /// Chunks of prompts.
-    pub prefill: Plan,
-}
-
-impl Plans {
-    /// Builds both plans.
-    pub fn build(
-        model: &Model,
-        manifest: &Manifest,
-        class: NumericClass,
-        size: EngineSize,
-    ) -> Result<Self, PlanError> {
-        Self::of(size, |bucket| model.plan(manifest, class, bucket))
-    }
-
-    /// Both plans with the draft head behind the step.
-    pub fn drafting(
-        model: &Model,
-        manifest: &Manifest,
-        class: NumericClass,
-        size: EngineSize,
-    ) -> Result<Self, PlanError> {
-        Self::of(size, |bucket| model.draft_plan(manifest, class, bucket))
-    }
-
-    fn of(size: EngineSize, plan: impl Fn(Bucket) -> Result<Plan, PlanError>) -> Result<Self, PlanError> {
-        let pages = size.batch * size.context.div_ceil(PAGE_TOKENS as usize);
-        let slots = size.batch;
-        let decode = Bucket {
-            rows: size.batch,
-            seqs: size.batch,
-            out_rows: size.batch,
-            context: size.context,
-            pages,
-            slots,
-            decode: true,
-        };
-        let seqs = PREFILL_ROWS.min(size.batch);
-        let prefill = Bucket { rows: PREFILL_ROWS, seqs, out_rows: PREFILL_ROWS, decode: false, ..decode };
-        Ok(Self { decode: plan(decode)?, prefill: plan(prefill)? })
-    }
-
-    /// Bytes of the shared arenas: the maximum over the plans.
-    pub fn memory(&self, weights: u64) -> MemoryPlan {
-        let most =
-            |a: Arena| Bytes(self.decode.arena_bytes[a as usize].max(self.prefill.arena_bytes[a as usize]));
-        MemoryPlan {
-            weights: Bytes(weights),
-            cache: most(Arena::Cache),
-            scratch: most(Arena::Scratch),
-            io: most(Arena::Io),
-        }
-    }
 }
 
 /// Which plan a step ran.
@@ -189,15 +111,24 @@ pub enum Phase {
     Prefill,
 }
 
-/// The engine on the host device.
+/// Where steps run.
+enum Backend {
+    /// On this machine's processors, in [`Engine::memory`].
+    Host,
+    /// On a CUDA device; [`Engine::memory`] then mirrors the inputs and outputs alone.
+    Cuda(Box<CudaSteps>),
+}
+
+/// The engine on one device.
 pub struct Engine {
     summary: Summary,
     size: EngineSize,
     /// Plans.
     pub plans: Plans,
-    /// Memory.
+    /// Memory; on a CUDA device only its inputs and outputs hold anything.
     pub memory: Memory,
     device: HostDevice,
+    backend: Backend,
     sequences: Sequences,
     last: Phase,
     facts: StepFacts,
@@ -243,8 +174,8 @@ impl Engine {
         let device = HostDevice::new(size.threads, simd, scratch);
         let pages = plans.decode.bucket.pages;
         let sequences = Sequences::new(size.batch, pages);
-        let (summary, facts) = (model.summary(), StepFacts::default());
-        Ok(Self { summary, size, plans, memory, device, sequences, last: Phase::Decode, facts })
+        let (summary, facts, backend) = (model.summary(), StepFacts::default(), Backend::Host);
+        Ok(Self { summary, size, plans, memory, device, backend, sequences, last: Phase::Decode, facts })
     }
 
     /// What it was built for.
@@ -275,7 +206,7 @@ impl Engine {
         }
         let sequence = self.sequences.open(tokens)?;
         let slot = self.sequences.get(sequence)?.slot;
-        self.clear_state(slot);
+        self.clear_state(slot)?;
         Ok(sequence)
     }
 
@@ -364,9 +295,10 @@ impl Engine {
             Phase::Decode => &self.plans.decode,
             Phase::Prefill => &self.plans.prefill,
         };
-        match times {
-            Some(times) => self.device.run_timed(plan, &self.memory, shape, times)?,
-            None => self.device.run(plan, &self.memory, shape)?,
+        match (&mut self.backend, times) {
+            (Backend::Host, Some(times)) => self.device.run_timed(plan, &self.memory, shape, times)?,
+            (Backend::Host, None) => self.device.run(plan, &self.memory, shape)?,
+            (Backend::Cuda(steps), times) => steps.run(self.last, plan, &mut self.memory, shape, times)?,
         }
         Ok(())
     }
@@ -380,6 +312,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.stage_prefill(&[(sequence, tokens)], true)?;
         let (shape, plan) = (self.shape(), &self.plans.prefill);
+        if let Backend::Cuda(steps) = &mut self.backend {
+            steps.run_traced(plan, &mut self.memory, shape, self.summary.hidden, after)?;
+            return Ok(());
+        }
         let residual = plan.buffers.iter().find(|b| b.name == "residual");
         for (index, launch) in plan.launches.iter().enumerate() {
             self.device.launch(plan, &self.memory, shape, index, launch)?;
@@ -403,6 +339,9 @@ impl Engine {
         replace: &mut dyn FnMut(&Plan, &Memory, usize, StepShape) -> bool,
         after: &mut dyn FnMut(&Plan, usize, &Memory),
     ) -> Result<(), EngineError> {
+        if matches!(self.backend, Backend::Cuda(_)) {
+            return Err(EngineError::HostOnly("a step that is looked at between launches"));
+        }
         let shape = self.shape();
         let plan = match self.last {
             Phase::Decode => &self.plans.decode,

@@ -1,5 +1,5 @@
 //! Copies of a sequence's cache: for preemption (save and restore) and for filling a batch from one prefix.
-use super::{Engine, EngineError, Sequence};
+use super::{Backend, Engine, EngineError, Sequence};
 use kernels::buffer::Arena;
 use ledger::{PAGE_TOKENS, TrafficClass};
 
@@ -48,7 +48,14 @@ impl Engine {
         let (length, limit) = (live.length, live.limit);
         let mut bytes = Vec::new();
         for (at, len) in self.ranges(sequence, length)? {
-            bytes.extend_from_slice(&self.memory.arena(Arena::Cache)[at..at + len]);
+            match &self.backend {
+                Backend::Host => bytes.extend_from_slice(&self.memory.arena(Arena::Cache)[at..at + len]),
+                Backend::Cuda(steps) => {
+                    let from = bytes.len();
+                    bytes.resize(from + len, 0);
+                    steps.read_cache(at, &mut bytes[from..])?;
+                }
+            }
         }
         self.close(sequence)?;
         Ok(Snapshot { bytes, length, limit })
@@ -60,7 +67,10 @@ impl Engine {
         let mut from = 0;
         for (at, len) in self.ranges(sequence, snapshot.length)? {
             let saved = &snapshot.bytes[from..from + len];
-            self.memory.arena_mut(Arena::Cache)[at..at + len].copy_from_slice(saved);
+            match &self.backend {
+                Backend::Host => self.memory.arena_mut(Arena::Cache)[at..at + len].copy_from_slice(saved),
+                Backend::Cuda(steps) => steps.write_cache(at, saved)?,
+            }
             from += len;
         }
         self.sequences.set_length(sequence, snapshot.length);
@@ -73,15 +83,19 @@ impl Engine {
         let length = self.sequences().get(from)?.length;
         let sequence = self.open(tokens)?;
         let (source, target) = (self.ranges(from, length)?, self.ranges(sequence, length)?);
-        let cache = self.memory.arena_mut(Arena::Cache);
-        for ((a, len), (b, _)) in source.into_iter().zip(target) {
-            cache.copy_within(a..a + len, b);
+        let moves = source.into_iter().zip(target).map(|((a, len), (b, _))| (a, b, len));
+        match &self.backend {
+            Backend::Host => {
+                let cache = self.memory.arena_mut(Arena::Cache);
+                moves.for_each(|(a, b, len)| cache.copy_within(a..a + len, b));
+            }
+            Backend::Cuda(steps) => steps.copy_cache(moves)?,
         }
         self.sequences.set_length(sequence, length);
         Ok(sequence)
     }
 
-    pub(super) fn clear_state(&mut self, slot: u32) {
+    pub(super) fn clear_state(&mut self, slot: u32) -> Result<(), EngineError> {
         let plan = &self.plans.decode;
         let slots = plan.bucket.slots as u64;
         let spans: Vec<(usize, usize)> = plan
@@ -91,7 +105,11 @@ impl Engine {
             .map(|b| ((b.offset + u64::from(slot) * (b.bytes / slots)) as usize, (b.bytes / slots) as usize))
             .collect();
         for (at, len) in spans {
-            self.memory.arena_mut(Arena::Cache)[at..at + len].fill(0);
+            match &self.backend {
+                Backend::Host => self.memory.arena_mut(Arena::Cache)[at..at + len].fill(0),
+                Backend::Cuda(steps) => steps.clear_cache(at, len)?,
+            }
         }
+        Ok(())
     }
 }

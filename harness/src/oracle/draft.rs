@@ -1,8 +1,7 @@
 //! The draft head against the oracle: logits for the token after the next, at every row of a prompt but the last.
 use super::{Expected, OracleError, divergence, max_difference, size_for};
-use crate::engine::Engine;
+use crate::engine::{Engine, Place, Weights};
 use crate::pack::Pack;
-use kernels::host::simd::Simd;
 use kernels::numeric::NumericClass;
 use serde::Serialize;
 
@@ -23,8 +22,7 @@ pub(super) fn run(
     pack: &Pack,
     expected: &Expected<'_>,
     class: NumericClass,
-    threads: usize,
-    simd: Simd,
+    place: &Place,
 ) -> Result<Option<DraftResult>, OracleError> {
     let name = |n: usize| format!("prompt.{n}.mtp_logits");
     if (0..expected.prompts()).all(|n| expected.0.get(&name(n)).is_none()) {
@@ -34,8 +32,9 @@ pub(super) fn run(
     if !pack.has_draft() {
         return Err(missing("the oracle holds mtp_logits, the checkpoint no draft head".into()));
     }
-    let (h, size) = (&pack.header, size_for(expected, threads)?);
-    let mut engine = Engine::drafting(&h.model, &h.manifest, class, size, pack.weights()?, simd)?;
+    let (h, size) = (&pack.header, size_for(expected, place.threads())?);
+    let weights = Weights::Host(pack.weights()?);
+    let mut engine = place.drafting(&h.model, &h.manifest, class, size, weights)?;
     let vocab = engine.summary().vocab;
     let mut result = DraftResult { rows: 0, max_abs: 0.0, kl: 0.0 };
     for n in 0..expected.prompts() {
@@ -51,6 +50,7 @@ pub(super) fn run(
         while at < rows {
             let end = at + Engine::chunk_len(at, rows - at);
             engine.prefill_ahead(&[(sequence, &ids[at..=end])], true)?;
+            engine.fetch_logits()?;
             for row in at..end {
                 let have = engine.draft_logits(row - at).unwrap_or_default();
                 let want = &want[row * vocab..(row + 1) * vocab];

@@ -1,5 +1,6 @@
 //! One cell: the series, its launch times, its tokens and its bytes.
 use super::QualifyError;
+use super::cuda::DeviceCell;
 use super::fill::{FillRule, Series};
 use crate::checked::{TouchedReport, touched_step};
 use crate::engine::{Engine, Sequence};
@@ -43,8 +44,10 @@ pub struct CellResult {
     pub poisoned: bool,
     /// Planned and counted bytes of one checked step.
     pub touched: TouchedReport,
-    /// Launches that ran in a step.
+    /// Kernels that ran in a step.
     pub launches: u64,
+    /// What only a cell on a device has.
+    pub device: Option<DeviceCell>,
 }
 
 /// Rounds that every cell may have; each one starts from a new fill.
@@ -124,6 +127,7 @@ pub fn measure(
         poisoned: run.poisoned,
         touched,
         launches,
+        device: None,
     })
 }
 
@@ -288,7 +292,7 @@ impl Run {
 }
 
 /// NaN as f32 and BF16, an impossible index as u32.
-const POISON: u8 = 0xff;
+pub(super) const POISON: u8 = 0xff;
 
 /// Fills arenas with poison.
 fn poison(engine: &mut Engine, arenas: &[Arena]) {
@@ -297,7 +301,7 @@ fn poison(engine: &mut Engine, arenas: &[Arena]) {
     }
 }
 
-fn outputs(engine: &Engine) -> Vec<kernels::buffer::Buffer> {
+pub(super) fn outputs(engine: &Engine) -> Vec<kernels::buffer::Buffer> {
     let plan = &engine.plans.decode;
     let ids = [plan.io.logits, plan.io.chosen].into_iter().chain(plan.io.expert_counts.iter().copied());
     ids.map(|id| plan.buffer(id).clone()).collect()
@@ -327,7 +331,7 @@ pub fn hash_tokens<'t>(rows: impl Iterator<Item = &'t [u32]>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-fn distinct_logits(engine: &Engine, rows: usize) -> usize {
+pub(super) fn distinct_logits(engine: &Engine, rows: usize) -> usize {
     let hash = |row: usize| {
         let mut hasher = blake3::Hasher::new();
         engine.logits(row).iter().for_each(|v| {

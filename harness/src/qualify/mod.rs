@@ -4,6 +4,7 @@
 //! A cell: fill the context bucket (one prefix, copied to every row, then a seeded suffix per row), poison the
 //! outputs, run a series that ends exactly at the bucket, compare every row's tokens with the reference path.
 mod cell;
+pub mod cuda;
 mod fill;
 mod record;
 mod reference;
@@ -22,6 +23,9 @@ pub enum QualifyError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The CUDA device.
+    #[error(transparent)]
+    Cuda(#[from] kernels::cuda::CudaError),
     /// The probe.
     #[error("ceiling probe: {0}")]
     Probe(#[from] std::io::Error),

@@ -75,6 +75,9 @@ fn device(e: &Evidence<'_>) -> DeviceFacts {
         last_cache_bytes: e.machine.last_cache,
         clock_mhz: None,
         memory_clock_mhz: None,
+        temperature_celsius: None,
+        power_milliwatts: None,
+        throttle_bits: None,
     }
 }
 
@@ -148,7 +151,7 @@ pub fn receipt(e: &Evidence<'_>, input: &RecordInput<'_>) -> Option<Receipt> {
         discarded_samples: cell.discarded,
         batch: input.size.batch as u32,
         launches: cell.launches,
-        graph_nodes: cell.launches,
+        graph_nodes: cell.device.as_ref().map_or(cell.launches, |d| d.nodes),
         bytes_per_step: dram.total().0,
         working_set_bytes: dram.total().0,
         ceiling_bytes_per_second: ceiling.rate.0 as u64,
@@ -161,20 +164,24 @@ pub fn receipt(e: &Evidence<'_>, input: &RecordInput<'_>) -> Option<Receipt> {
     let measured = Measured::from_run(run)?;
     let mut receipt = empty(e, input.tuple.clone());
     receipt.planned = Some(Planned {
-        launches: plan.launches.len() as u64,
+        // Kernels: on the host one a launch, on a device what the launches were bound to.
+        launches: plan.nodes(),
         graph_nodes: plan.nodes(),
         bytes: classes(&ledger),
     });
-    receipt.closure = Closure::close(measured.step_ns, cell.lines.clone(), cell.gaps, 0);
+    let overlap = cell.device.as_ref().map_or(0, |d| d.overlap);
+    receipt.closure = Closure::close(measured.step_ns, cell.lines.clone(), cell.gaps, overlap);
     receipt.measured = Some(measured);
     receipt.correctness = Some(correctness(e, input));
     receipt.canary = Canary::new(cell.canary.0, cell.canary.1);
-    let t = &cell.touched;
-    receipt.counters = Some(Counters {
-        kind: CounterKind::Touched,
-        planned: ReadWrite { read_bytes: t.planned.reads().0, write_bytes: t.planned.writes().0 },
-        counted: Some(ReadWrite { read_bytes: t.counted.reads().0, write_bytes: t.counted.writes().0 }),
-    });
+    receipt.counters = Some(counters(cell, &ledger));
+    if let Some(device) = &cell.device {
+        receipt.device.clock_mhz = device.state.clock_mhz;
+        receipt.device.memory_clock_mhz = device.state.memory_clock_mhz;
+        receipt.device.temperature_celsius = device.state.temperature;
+        receipt.device.power_milliwatts = device.state.power;
+        receipt.device.throttle_bits = device.state.throttle;
+    }
     receipt.fill = Some(Fill {
         prefix_tokens: input.rule.prefix as u64,
         suffix_tokens: input.rule.suffix as u64,
@@ -192,6 +199,24 @@ pub fn receipt(e: &Evidence<'_>, input: &RecordInput<'_>) -> Option<Receipt> {
         receipt.warnings.push(format!("void: {have} of {want} rows have logits of their own"));
     }
     Some(receipt)
+}
+
+/// Checked mode counts on the host; on a device nothing counts while a step is timed.
+fn counters(cell: &CellResult, ledger: &StepLedger) -> Counters {
+    let pair = |read: Bytes, write: Bytes| ReadWrite { read_bytes: read.0, write_bytes: write.0 };
+    let t = &cell.touched;
+    match cell.device {
+        None => Counters {
+            kind: CounterKind::Touched,
+            planned: pair(t.planned.reads(), t.planned.writes()),
+            counted: Some(pair(t.counted.reads(), t.counted.writes())),
+        },
+        Some(_) => Counters {
+            kind: CounterKind::None,
+            planned: pair(ledger.dram().reads(), ledger.dram().writes()),
+            counted: None,
+        },
+    }
 }
 
 fn classes(ledger: &StepLedger) -> BTreeMap<String, ClassBytes> {
@@ -226,7 +251,10 @@ fn correctness(e: &Evidence<'_>, input: &RecordInput<'_>) -> Correctness {
     Correctness {
         oracle,
         timed_tokens_hash: cell.tokens_hash.clone(),
-        batch_invariant: Some(cell.tokens_hash == cell.reference_hash),
+        batch_invariant: match &cell.device {
+            Some(device) => device.alone,
+            None => Some(cell.tokens_hash == cell.reference_hash),
+        },
         reference_tokens_hash: reference,
         tokens: cell.tokens,
         poisoned: cell.poisoned,

@@ -6,6 +6,7 @@
 
 pub mod blocks;
 pub mod model;
+pub mod payload;
 pub mod scale;
 pub mod values;
 pub mod vocab;

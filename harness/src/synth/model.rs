@@ -54,7 +54,7 @@ pub enum SynthModelError {
 }
 
 /// The container's type for a format.
-fn dtype(format: Format) -> Option<Dtype> {
+pub(super) fn dtype(format: Format) -> Option<Dtype> {
     const KNOWN: [Dtype; 8] = [
         Dtype::F32,
         Dtype::F16,

@@ -49,13 +49,16 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// What gives a sum of four uniforms on 0..65535 unit deviation: their variance is 4 (2^32 - 1) / 12.
+pub const UNIT: f32 = 1.0 / 37_837.23;
+
 /// Value `index` of a stream: mean 0, variance 1.
 #[must_use]
 pub fn unit(key: u64, index: u64) -> f32 {
     let bits = mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
-    // Four uniforms on 0..65535: mean 131070, variance 4 (2^32 - 1) / 12, deviation 37837.23.
-    (sum as f32 - 131_070.0) * (1.0 / 37_837.23)
+    // Four uniforms on 0..65535: mean 131070, deviation 37837.23.
+    (sum as f32 - 131_070.0) * UNIT
 }
 
 /// Fills `out` with values `start..start + out.len()` of the tensor `name`, deviation `1 / sqrt(2048)`-ish: 0.02.

@@ -1,4 +1,5 @@
 //! Argmax of each row of logits; the lower index wins a tie.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -1,6 +1,7 @@
 //! Paged attention over splits of one page each: every split from scratch, merged in index order.
 //!
 //! The same items serve decode and prefill, so a row's result does not depend on which of the two ran it.
+pub mod cuda;
 pub mod host;
 mod inner;
 pub mod run;

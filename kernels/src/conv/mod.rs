@@ -1,4 +1,5 @@
 //! Causal depthwise convolution with SiLU over the channels that feed the delta rule.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -2,6 +2,7 @@
 //!
 //! Decode runs the recurrence; prefill runs the chunked form. The two round differently, so prefill chunks
 //! lie on a fixed grid of absolute positions and generated tokens are never re-prefilled.
+pub mod cuda;
 pub mod host;
 mod host_chunk;
 pub mod run;

@@ -1,4 +1,5 @@
 //! Embedding: gathers one row of the table a token and decodes it to f32, the residual stream's type.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -1,4 +1,5 @@
 //! Weight-stationary expert products: each active expert's matrices are read once a layer, for all its rows.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -1,4 +1,5 @@
 //! Fold: adds each row's weighted expert outputs to the residual stream, in slot order.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -1,9 +1,11 @@
 //! The planar layout: a matrix in tiles of [`TILE_ROWS`] rows, each field of the blocks in its own plane.
 //!
-//! Within a tile the planes follow each other (codes, high bits, scales with d and dmin) and a plane holds its
-//! field for `[row][block]`. Field widths are ordered so that every plane of every tile, the short last one
-//! too, starts on a multiple of 16 bytes from the matrix: all but the last plane's fields are multiples of 16.
-//! Nothing is added, so the byte count is that of [`Layout::GgmlBlocks`]; the move is a permutation of bytes.
+//! Within a tile the planes follow each other (codes, high bits, scales with d and dmin); a plane is
+//! `[block][piece][row][bytes]`, so that the pieces of 16 rows that a warp loads together are one run of memory.
+//! Inside a piece the bytes stand in the order in which the four lanes of a row use them ([`Order`]). Field widths
+//! are ordered so that every plane of every tile, the short last one too, starts on a multiple of 16 bytes from
+//! the matrix: all but the last plane's fields are multiples of 16. Nothing is added, so the byte count is that
+//! of [`Layout::GgmlBlocks`]; the move is a permutation of bytes. Formats without blocks stay row-major.
 
 use super::{Format, FormatError, decode};
 
@@ -19,32 +21,74 @@ pub enum Layout {
     Planar,
 }
 
-/// One plane: where its field lies in a block and how many bytes of a block it holds.
+/// The order of the bytes of a field. Lane `t` of four takes a quarter of each piece, as little-endian words whose
+/// two middle bytes are swapped: a mask of each 16-bit half then finds neighbours in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As in the block.
+    Plain,
+    /// Words of 8t.. and 8t + 4.. (of 32 bytes).
+    Wide,
+    /// As `Wide` in two runs of 32 bytes, one after the other in a lane's 16 bytes.
+    WidePairs,
+    /// Words of 4t.. and 16 + 4t.. (of 32 bytes).
+    Split,
+    /// As `Split` in two runs of 32 bytes, one after the other in a lane's 16 bytes.
+    SplitPairs,
+}
+
+impl Order {
+    /// Bytes of a piece of a field of `bytes`.
+    const fn piece(self, bytes: usize) -> usize {
+        match self {
+            Self::Plain => bytes,
+            Self::Wide | Self::Split => 32,
+            Self::WidePairs | Self::SplitPairs => 64,
+        }
+    }
+
+    /// The byte of the field that stands at byte `i` of its pieces laid end to end.
+    const fn source(self, i: usize) -> usize {
+        let byte = [0, 2, 1, 3][i % 4];
+        let (run, lane, word) = match self {
+            Self::Plain => return i,
+            Self::Wide | Self::Split => (i / 32, i % 32 / 8, i % 8 / 4),
+            Self::WidePairs | Self::SplitPairs => (i / 64 * 2 + i % 16 / 8, i % 64 / 16, i % 8 / 4),
+        };
+        match self {
+            Self::Wide | Self::WidePairs => 32 * run + 8 * lane + 4 * word + byte,
+            _ => 32 * run + 4 * lane + 16 * word + byte,
+        }
+    }
+}
+
+/// One plane: where its field lies in a block, how many bytes of a block it holds and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
     /// First byte of the field in a block.
     pub at: usize,
     /// Bytes of the field.
     pub bytes: usize,
+    /// Order of its bytes.
+    pub order: Order,
 }
 
-const fn plane(at: usize, bytes: usize) -> Plane {
-    Plane { at, bytes }
+const fn plane(at: usize, bytes: usize, order: Order) -> Plane {
+    Plane { at, bytes, order }
 }
 
-/// The planes of a format, in the order in which they follow each other in a tile.
+/// The planes of a format, in the order in which they follow each other in a tile; none where it stays row-major.
 #[must_use]
 pub const fn planes(format: Format) -> &'static [Plane] {
-    const WHOLE4: &[Plane] = &[plane(0, 4)];
-    const WHOLE2: &[Plane] = &[plane(0, 2)];
-    const Q8_0: &[Plane] = &[plane(2, 32), plane(0, 2)];
-    const Q4_K: &[Plane] = &[plane(16, 128), plane(0, 16)];
-    const Q5_K: &[Plane] = &[plane(48, 128), plane(16, 32), plane(0, 16)];
-    const Q6_K: &[Plane] = &[plane(0, 128), plane(128, 64), plane(192, 16), plane(208, 2)];
-    const Q2_K: &[Plane] = &[plane(16, 64), plane(0, 16), plane(80, 4)];
+    use Order::{Plain, Split, SplitPairs, Wide, WidePairs};
+    const Q8_0: &[Plane] = &[plane(2, 32, Wide), plane(0, 2, Plain)];
+    const Q4_K: &[Plane] = &[plane(16, 128, WidePairs), plane(0, 16, Plain)];
+    const Q5_K: &[Plane] = &[plane(48, 128, WidePairs), plane(16, 32, Wide), plane(0, 16, Plain)];
+    const Q6_K: &[Plane] =
+        &[plane(0, 128, SplitPairs), plane(128, 64, Split), plane(192, 16, Plain), plane(208, 2, Plain)];
+    const Q2_K: &[Plane] = &[plane(16, 64, SplitPairs), plane(0, 16, Plain), plane(80, 4, Plain)];
     match format {
-        Format::F32 => WHOLE4,
-        Format::F16 | Format::Bf16 => WHOLE2,
+        Format::F32 | Format::F16 | Format::Bf16 => &[],
         Format::Q8_0 => Q8_0,
         Format::Q4_K => Q4_K,
         Format::Q5_K => Q5_K,
@@ -53,20 +97,77 @@ pub const fn planes(format: Format) -> &'static [Plane] {
     }
 }
 
-/// Calls `f(block offset, planar offset, bytes)` for every field of the matrix.
-fn each_field(format: Format, n: usize, k: usize, mut f: impl FnMut(usize, usize, usize)) {
+/// A tile: its rows, the blocks of a row and where it starts.
+#[derive(Clone, Copy)]
+struct Tile {
+    rows: usize,
+    per_row: usize,
+    start: usize,
+}
+
+impl Tile {
+    /// Calls `f(byte of the block, byte of the planar matrix)` for every byte of block `b` of the tile's row `row`.
+    fn each_byte(&self, format: Format, row: usize, b: usize, mut f: impl FnMut(usize, usize)) {
+        let mut base = self.start;
+        for p in planes(format) {
+            let piece = p.order.piece(p.bytes);
+            for first in (0..p.bytes).step_by(piece) {
+                let to = base + ((b * (p.bytes / piece) + first / piece) * self.rows + row) * piece;
+                for i in 0..piece {
+                    f(p.at + p.order.source(first + i), to + i);
+                }
+            }
+            base += self.rows * self.per_row * p.bytes;
+        }
+    }
+}
+
+/// Where one byte of a block goes. Of block `b` in row `r` of a tile of `rows` rows of `per_row` blocks it is byte
+/// `rows * (per_row * before + b * plane + first) + r * piece + at` of the tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Byte of the block.
+    pub from: u16,
+    /// Bytes of the planes before its own, of one block.
+    pub before: u16,
+    /// Bytes of its plane, of one block.
+    pub plane: u16,
+    /// First byte of its piece in the plane.
+    pub first: u16,
+    /// Bytes of the piece.
+    pub piece: u16,
+    /// Byte in the piece.
+    pub at: u16,
+}
+
+/// The move of every byte of a block, for kernels that write planes; empty where the format stays row-major.
+#[must_use]
+pub fn block_map(format: Format) -> Vec<Moved> {
+    let (mut out, mut before) = (Vec::new(), 0);
+    for p in planes(format) {
+        let piece = p.order.piece(p.bytes);
+        for i in 0..p.bytes {
+            let (first, at) = (i / piece * piece, i % piece);
+            let from = p.at + p.order.source(i);
+            let [from, before, plane, first, piece, at] =
+                [from, before, p.bytes, first, piece, at].map(|v| v as u16);
+            out.push(Moved { from, before, plane, first, piece, at });
+        }
+        before += p.bytes;
+    }
+    out
+}
+
+/// Calls `f(block offset, planar offset)` for every byte of the matrix.
+fn each_byte(format: Format, n: usize, k: usize, mut f: impl FnMut(usize, usize)) {
     let block = format.block_bytes();
     let per_row = k / format.block_values();
-    let row_bytes = per_row * block;
     for first in (0..n).step_by(TILE_ROWS) {
-        let rows = TILE_ROWS.min(n - first);
-        let mut to = first * row_bytes;
-        for p in planes(format) {
-            for row in first..first + rows {
-                for b in 0..per_row {
-                    f(row * row_bytes + b * block + p.at, to, p.bytes);
-                    to += p.bytes;
-                }
+        let tile = Tile { rows: TILE_ROWS.min(n - first), per_row, start: first * per_row * block };
+        for row in 0..tile.rows {
+            for b in 0..per_row {
+                let from = ((first + row) * per_row + b) * block;
+                tile.each_byte(format, row, b, |at, to| f(from + at, to));
             }
         }
     }
@@ -83,8 +184,11 @@ fn check(format: Format, n: usize, k: usize, got: usize) -> Result<(), FormatErr
 /// [`FormatError`] where `k` or the buffer does not fit the format.
 pub fn to_planar(format: Format, n: usize, k: usize, blocks: &[u8]) -> Result<Vec<u8>, FormatError> {
     check(format, n, k, blocks.len())?;
+    if planes(format).is_empty() {
+        return Ok(blocks.to_vec());
+    }
     let mut out = vec![0; blocks.len()];
-    each_field(format, n, k, |from, to, len| out[to..to + len].copy_from_slice(&blocks[from..from + len]));
+    each_byte(format, n, k, |from, to| out[to] = blocks[from]);
     Ok(out)
 }
 
@@ -94,8 +198,11 @@ pub fn to_planar(format: Format, n: usize, k: usize, blocks: &[u8]) -> Result<Ve
 /// [`FormatError`] where `k` or the buffer does not fit the format.
 pub fn from_planar(format: Format, n: usize, k: usize, planar: &[u8]) -> Result<Vec<u8>, FormatError> {
     check(format, n, k, planar.len())?;
+    if planes(format).is_empty() {
+        return Ok(planar.to_vec());
+    }
     let mut out = vec![0; planar.len()];
-    each_field(format, n, k, |to, from, len| out[to..to + len].copy_from_slice(&planar[from..from + len]));
+    each_byte(format, n, k, |to, from| out[to] = planar[from]);
     Ok(out)
 }
 
@@ -119,16 +226,15 @@ pub fn decode_planar_row(
     }
     let (values, block) = (format.block_values(), format.block_bytes());
     let per_row = out.len() / values;
+    if planes(format).is_empty() {
+        decode(format, &planar[row * per_row * block..(row + 1) * per_row * block], out);
+        return Ok(());
+    }
     let first = row / TILE_ROWS * TILE_ROWS;
-    let rows = TILE_ROWS.min(n - first);
+    let tile = Tile { rows: TILE_ROWS.min(n - first), per_row, start: first * per_row * block };
     for (b, o) in out.chunks_exact_mut(values).enumerate() {
         let mut bytes = [0u8; MAX_BLOCK];
-        let mut base = first * per_row * block;
-        for p in planes(format) {
-            let from = base + ((row - first) * per_row + b) * p.bytes;
-            bytes[p.at..p.at + p.bytes].copy_from_slice(&planar[from..from + p.bytes]);
-            base += rows * per_row * p.bytes;
-        }
+        tile.each_byte(format, row - first, b, |at, from| bytes[at] = planar[from]);
         decode(format, &bytes[..block], o);
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Linear layers: `y[m, n] = sum_k x[m, k] * w[n, k]`.
 
 mod contract;
+pub mod cuda;
 pub mod host;
 pub mod host_act;
 #[cfg(target_arch = "x86_64")]

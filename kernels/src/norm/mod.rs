@@ -1,6 +1,7 @@
 //! RMS norm of the residual stream, written once in every form its consumers read (f32, BF16, Q8).
 //!
 //! Emitting the rounded or quantised row here saves each consumer a pass over the f32 row.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

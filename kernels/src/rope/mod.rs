@@ -1,4 +1,5 @@
 //! Per-head RMS norm of queries and keys, rotary embedding and the KV append, one pass over the row.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -1,4 +1,5 @@
 //! Routing: softmax over the experts, top-k with ties to the lower index, then grouping by expert.
+pub mod cuda;
 pub mod host;
 pub mod run;
 

@@ -4,13 +4,18 @@ use super::state::{self, StateDir};
 use super::{Exit, print};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use harness::bench::cuda::CudaBench;
 use harness::bench::{self, BenchError, Case, Geometry, Row, State};
+use harness::instruments::cuda::{device_class, machine, probe_device};
 use harness::instruments::curve::{Probe, probe};
 use harness::instruments::machine::Machine;
+use harness::instruments::series::median;
+use kernels::cuda::{Cuda, CudaError};
 use kernels::host::HostDevice;
 use kernels::numeric::NumericClass;
 use receipts::{Entry, KernelReceipt, Kind, SCHEMA_VERSION, Signer, Store, hash_running_executable};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
@@ -65,6 +70,8 @@ struct Session {
     probe: Probe,
     executable: String,
     device_name: String,
+    device_class: String,
+    cuda: Option<Arc<Cuda>>,
 }
 
 /// Largest batch and context of a plan.
@@ -72,13 +79,11 @@ const LIMITS: [(&str, usize); 2] = [("--batch", 1024), ("--context", 1 << 20)];
 
 /// Runs the command.
 pub fn run(args: &Bench) -> Result<Exit> {
-    match args.device.as_str() {
-        "host" => {}
-        "cuda" => bail!(
-            "--device cuda: this build holds no device kernels and no driver binding; use --device host"
-        ),
+    let cuda = match args.device.as_str() {
+        "host" => None,
+        "cuda" => Some(super::device::cuda()?),
         other => bail!("--device is '{other}', known: host, cuda"),
-    }
+    };
     let batches = args.batch.iter().map(|b| (LIMITS[0], *b));
     for ((name, limit), value) in batches.chain([(LIMITS[1], args.context)]) {
         if value == 0 || value > limit {
@@ -89,7 +94,7 @@ pub fn run(args: &Bench) -> Result<Exit> {
     if cases.is_empty() {
         bail!("no launch of the plans fits the filters");
     }
-    let session = session(args)?;
+    let session = session(args, cuda)?;
     let state = StateDir::from_env()?;
     let signer = Signer::open_or_create(&state.keys())?;
     let mut store = Store::open(&state.receipts());
@@ -98,11 +103,21 @@ pub fn run(args: &Bench) -> Result<Exit> {
     }
     let (mut right, mut skipped) = (true, 0);
     for case in &cases {
-        let made = bench::Bench::new(case, session.threads, state::simd(), args.seed)
-            .and_then(|b| b.run(&session.probe, &session.machine));
+        let made = match &session.cuda {
+            None => bench::Bench::new(case, session.threads, state::simd(), args.seed)
+                .and_then(|b| b.run(&session.probe, &session.machine)),
+            Some(cuda) => {
+                let node = median(&mut session.probe.launches.clone());
+                CudaBench::new(case, cuda, args.seed).and_then(|b| b.run(&session.probe, node))
+            }
+        };
         let row = match made {
             Ok(row) => row,
-            Err(error @ (BenchError::Memory { .. } | BenchError::Allocate { .. })) => {
+            Err(
+                error @ (BenchError::Memory { .. }
+                | BenchError::Allocate { .. }
+                | BenchError::Cuda(CudaError::Memory { .. })),
+            ) => {
                 skipped += 1;
                 skip(args, case, &error)?;
                 continue;
@@ -148,6 +163,8 @@ fn geometries(args: &Bench) -> Result<Vec<Geometry>> {
 /// The cases that pass the filters, each once.
 fn chosen(args: &Bench) -> Result<Vec<Case>> {
     let classes = match args.class.as_deref() {
+        // The device holds kernels of this class alone.
+        None if args.device == "cuda" => vec![super::device::CUDA_CLASS],
         None => NumericClass::ALL.to_vec(),
         Some(name) => vec![
             NumericClass::from_name(name)
@@ -169,13 +186,21 @@ fn chosen(args: &Bench) -> Result<Vec<Case>> {
     Ok(out)
 }
 
-fn session(args: &Bench) -> Result<Session> {
+fn session(args: &Bench, cuda: Option<Arc<Cuda>>) -> Result<Session> {
+    let executable = hash_running_executable()?;
+    if let Some(cuda) = cuda {
+        let (machine, probe) = (machine(&cuda)?, probe_device(&cuda)?.0);
+        let (device_name, device_class) = (machine.cpu.clone(), device_class(&cuda));
+        let (threads, cuda) = (1, Some(cuda));
+        return Ok(Session { machine, threads, probe, executable, device_name, device_class, cuda });
+    }
     let machine = Machine::read();
     let threads = state::threads(args.threads)?;
     let simd = state::simd();
     let probe = probe(&mut HostDevice::new(threads, simd, 0), &machine)?;
     let device_name = format!("{}, {threads} threads, {}", machine.cpu, simd.name());
-    Ok(Session { machine, threads, probe, executable: hash_running_executable()?, device_name })
+    let device_class = "host".into();
+    Ok(Session { machine, threads, probe, executable, device_name, device_class, cuda })
 }
 
 fn receipt(s: &Session, row: &Row) -> Option<KernelReceipt> {
@@ -191,7 +216,7 @@ fn receipt(s: &Session, row: &Row) -> Option<KernelReceipt> {
         format: row.format.into(),
         numeric_class: row.class.name().into(),
         batch: row.batch as u32,
-        device_class: "host".into(),
+        device_class: s.device_class.clone(),
         device_name: s.device_name.clone(),
         executable: s.executable.clone(),
         evidence: harness::qualify::evidence(),
@@ -214,8 +239,9 @@ fn receipt(s: &Session, row: &Row) -> Option<KernelReceipt> {
 
 fn head(s: &Session) -> Result<()> {
     print(&format!(
-        "device host: {}; launch {} ns\n\
+        "device {}: {}; launch {} ns\n\
          {:<22} {:<40} {:>6} {:>7} {:>5} {:>12} {:>8} {:>11} {:>8} {:>6} {:>8} {:>9}\n",
+        s.device_class,
         s.device_name,
         s.probe.launch.as_nanos(),
         "op",

@@ -4,6 +4,9 @@ use super::state::{self, StateDir};
 use super::{Exit, print, print_json};
 use anyhow::Result;
 use clap::Args;
+use kernels::cuda::CudaError;
+use kernels::cuda::driver::devices;
+use kernels::cuda::nvrtc::Nvrtc;
 use ledger::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -90,6 +93,8 @@ fn diagnose() -> Result<Diagnosis> {
             holds: driver.is_some(),
             found: driver.as_ref().map_or_else(|| "absent".into(), |d| d.version.clone()),
         },
+        outcome("cuda_device", devices().map(|n| format!("{n} devices")), devices().is_ok_and(|n| n > 0)),
+        outcome("cuda_compiler", Nvrtc::load().map(|n| n.name()), true),
     ];
     Ok(Diagnosis {
         cpu: host::cpu_model(),
@@ -103,6 +108,12 @@ fn diagnose() -> Result<Diagnosis> {
         driver,
         predicates,
     })
+}
+
+/// What `--device cuda` needs: held where it was found and `enough`, else what is missing.
+fn outcome(name: &'static str, found: Result<String, CudaError>, enough: bool) -> Predicate {
+    let holds = found.is_ok() && enough;
+    Predicate { name, required: false, holds, found: found.unwrap_or_else(|e| e.to_string()) }
 }
 
 /// Makes the folder and a file in it.

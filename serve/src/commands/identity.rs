@@ -1,8 +1,11 @@
 //! The identity of this process: what a receipt was made by and what the gate compares.
 use super::state::switches;
 use anyhow::{Context, Result};
+use harness::instruments::cuda::device_class;
 use harness::instruments::machine::Machine;
 use harness::pack::Pack;
+use kernels::cuda::Cuda;
+use kernels::cuda::nvml::Monitor;
 use receipts::{AdmissionIdentity, Policy, hash_running_executable};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,6 +46,31 @@ pub fn admission(
         driver: receipts::identity::NONE.into(),
         device_class: "host".into(),
         device_name: format!("{}, {threads} threads, {}", machine.cpu, simd.name()),
+        pack: pack.id.clone(),
+        recipe: harness::pack::hash(&recipe),
+        topology: topology.hash().into(),
+        policy: policy.hash(),
+        switches: switches().1,
+    })
+}
+
+/// As [`admission`], of a CUDA device: the driver and the device code really loaded are part of it.
+pub fn admission_on(
+    cuda: &Cuda,
+    monitor: &Monitor,
+    pack: &Pack,
+    topology: &Topology,
+    policy: &Policy,
+) -> Result<AdmissionIdentity> {
+    let facts = cuda.device.facts();
+    let recipe = serde_json::to_vec(&pack.header.recipe)?;
+    let cuda_version = format!("CUDA {}.{}", facts.driver / 1000, facts.driver % 1000 / 10);
+    Ok(AdmissionIdentity {
+        executable: hash_running_executable()?,
+        cubins: cuda.cubins(),
+        driver: monitor.driver().map_or(cuda_version.clone(), |d| format!("{d}, {cuda_version}")),
+        device_class: device_class(cuda),
+        device_name: facts.name.clone(),
         pack: pack.id.clone(),
         recipe: harness::pack::hash(&recipe),
         topology: topology.hash().into(),

@@ -63,6 +63,18 @@ pub struct LedgerArgs {
     /// The step with the model's draft head behind it.
     #[arg(long)]
     pub draft: bool,
+    /// Counts the step's bytes on the device (`--device cuda`) with Nsight Compute, beside the planned ones.
+    #[arg(long)]
+    pub measure: bool,
+    /// With `--measure`: weights made from the seed in device memory, of a known geometry.
+    #[arg(long, requires = "measure")]
+    pub synth: bool,
+    /// With `--measure`: seed of the fill and of made-up weights.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the child of `--measure` writes what it planned.
+    #[arg(long, hide = true)]
+    pub child: Option<PathBuf>,
     /// Recorded expert routes that price routed experts in place of the uniform expectation.
     #[arg(long)]
     pub routes: Option<PathBuf>,
@@ -70,6 +82,9 @@ pub struct LedgerArgs {
 
 /// Runs the command.
 pub fn run(args: &LedgerArgs) -> Result<Exit> {
+    if args.measure {
+        return super::measure::run(args);
+    }
     let d = described(args)?;
     let summary = d.model.summary();
     let format: Format = if args.json { Format::Json } else { args.format.parse()? };

@@ -1,10 +1,13 @@
 //! `oracle`: a checkpoint against the answers of an independent implementation.
+use super::device::{self, place};
 use super::ledger::class_of;
-use super::state::{self};
+use super::state;
 use super::{Exit, print, print_json};
 use anyhow::{Result, bail};
 use clap::Args;
+use harness::engine::Place;
 use harness::eval::{self, EvalResult};
+use harness::oracle::trace::TraceLine;
 use harness::oracle::{self, OracleResult};
 use kernels::numeric::NumericClass;
 use std::path::PathBuf;
@@ -26,6 +29,10 @@ pub struct OracleArgs {
     /// Answers the questions of the folder's eval.jsonl in place of the oracle.
     #[arg(long)]
     pub eval: bool,
+    /// With --device cuda: the first prompt's first chunk and the token behind the prompt, launch by launch on the
+    /// device and on the host, and again as graphs.
+    #[arg(long, conflicts_with = "eval")]
+    pub trace: bool,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
@@ -33,15 +40,15 @@ pub struct OracleArgs {
 
 /// Runs the command.
 pub fn run(args: &OracleArgs) -> Result<Exit> {
-    match args.device.as_str() {
-        "host" => {}
-        "cuda" => bail!("device 'cuda': this build holds no CUDA device; only the host device runs oracles"),
-        other => bail!("--device is '{other}'; known: host, cuda"),
+    let place = place(&args.device, args.threads)?;
+    // The host's reference class is f32.
+    let own = if args.device == "cuda" { device::CUDA_CLASS } else { NumericClass::F32 };
+    let class = class_of(args.class.as_deref(), own)?;
+    if args.trace {
+        return traced(args, class, &place);
     }
-    let class = class_of(args.class.as_deref(), NumericClass::F32)?;
-    let threads = state::threads(args.threads)?;
     if args.eval {
-        let result = eval::run_folder(&args.dir, class, threads, state::simd())?;
+        let result = eval::run_folder(&args.dir, class, &place)?;
         if args.json {
             print_json(&result)?
         } else {
@@ -49,7 +56,7 @@ pub fn run(args: &OracleArgs) -> Result<Exit> {
         }
         return Ok(Exit::holds(result.exact == result.questions));
     }
-    let result = oracle::run(&args.dir, class, threads, state::simd())?;
+    let result = oracle::run_at(&args.dir, class, &place)?;
     if args.json {
         let mut value = serde_json::to_value(&result)?;
         value["passed"] = result.passed().into();
@@ -59,6 +66,42 @@ pub fn run(args: &OracleArgs) -> Result<Exit> {
         print(&table(&result))?;
     }
     Ok(Exit::holds(result.passed()))
+}
+
+/// Largest difference of an output between the host and the device, over the output's largest value: products of
+/// BF16 in another order of sums stay far below, a row that is wrong does not.
+const ALIKE: f64 = 0.02;
+
+fn traced(args: &OracleArgs, class: NumericClass, place: &Place) -> Result<Exit> {
+    let Place::Cuda(cuda) = place else {
+        bail!("--trace compares a device with the host: it takes --device cuda")
+    };
+    let lines = oracle::trace::trace(&args.dir, class, cuda, state::threads(args.threads)?, state::simd())?;
+    let alike = |l: &TraceLine| l.difference <= ALIKE && l.graph_bytes == 0;
+    if args.json {
+        print_json(&lines)?;
+    } else {
+        let mut out = "  step launch op                     difference  output[value]: host, device; graph\n"
+            .to_owned();
+        for l in &lines {
+            let (at, want, have) = l.at;
+            let graph = match l.graph_bytes {
+                0 => "equal".to_owned(),
+                n => format!("{n} bytes differ"),
+            };
+            out += &format!(
+                "{:>7} {:>5} {:<24} {:>9.2e}  {}[{at}]: {want}, {have}; {graph}{}\n",
+                l.phase,
+                l.launch,
+                l.op,
+                l.difference,
+                l.buffer,
+                if alike(l) { "" } else { "  <<<" }
+            );
+        }
+        print(&out)?;
+    }
+    Ok(Exit::holds(lines.iter().all(alike)))
 }
 
 fn table(r: &OracleResult) -> String {

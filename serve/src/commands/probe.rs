@@ -23,6 +23,9 @@ pub struct ProbeArgs {
     /// Milliseconds for each kind and working set.
     #[arg(long, default_value_t = PROBE_TIME.as_millis() as u64)]
     pub time_ms: u64,
+    /// Device: host or cuda.
+    #[arg(long, default_value = "host")]
+    pub device: String,
     /// Prints JSON with every pass.
     #[arg(long)]
     pub json: bool,
@@ -41,6 +44,11 @@ struct Probed {
 
 /// Runs the command.
 pub fn run(args: &ProbeArgs) -> Result<Exit> {
+    match args.device.as_str() {
+        "host" => {}
+        "cuda" => return super::probe_cuda::run(args.json),
+        other => bail!("--device is '{other}', known: host, cuda"),
+    }
     if !(1..=MOST_MS).contains(&args.time_ms) {
         bail!("--time-ms is {}, the limit is 1 to {MOST_MS}", args.time_ms);
     }

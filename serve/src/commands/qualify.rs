@@ -6,7 +6,7 @@ use crate::routes::{DEFAULT_LIMIT_MIB, RouteLog};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use harness::bench::needs;
-use harness::engine::{Engine, EngineSize, Plans};
+use harness::engine::{Engine, EngineSize, Place, Plans};
 use harness::instruments::canary::Canary;
 use harness::instruments::curve::{Probe, probe};
 use harness::instruments::machine::Machine;
@@ -58,10 +58,16 @@ pub struct Qualify {
     /// Print receipts as JSON lines instead of the table.
     #[arg(long)]
     pub json: bool,
+    /// Device: host or cuda.
+    #[arg(long, default_value = "host")]
+    pub device: String,
+    /// Weights made from the seed in device memory, of a known geometry.
+    #[arg(long)]
+    pub synth: bool,
 }
 
 /// Samples of a round: 4 warm-ups, then 12 samples between 12 steps with launch timers.
-const SERIES: Series = Series { warmup: 4, samples: 12 };
+pub(super) const SERIES: Series = Series { warmup: 4, samples: 12 };
 
 /// Time that a cell of a run has on average: eleven have 198 s, which with the probe and the oracle is under the
 /// four minutes that the built-in model is promised in.
@@ -120,6 +126,14 @@ struct Session {
 
 /// Runs the command.
 pub fn run(args: &Qualify) -> Result<Exit> {
+    match args.device.as_str() {
+        "host" if args.synth => {
+            bail!("--synth needs --device cuda; `sparkpipe synth` writes a file for the host")
+        }
+        "host" => {}
+        "cuda" => return super::qualify_cuda::run(args),
+        other => bail!("--device is '{other}', known: host, cuda"),
+    }
     let state = StateDir::from_env()?;
     let topology = topology(args.topology.as_ref())?;
     if let Some(refusal) = cannot_run(&topology) {
@@ -185,15 +199,15 @@ pub fn routes_log(path: &Path, pack: &Pack) -> Result<RouteLog> {
 }
 
 /// Cells done, on standard error: as a bar on a terminal, as lines elsewhere.
-struct Progress(ProgressBar);
+pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    fn new(cells: usize) -> Self {
+    pub(super) fn new(cells: usize) -> Self {
         let style = ProgressStyle::with_template("cells {pos}/{len} {elapsed}, about {eta} left: {msg}");
         Self(ProgressBar::new(cells as u64).with_style(style.unwrap_or(ProgressStyle::default_bar())))
     }
 
-    fn cell(&self, receipt: &Receipt) {
+    pub(super) fn cell(&self, receipt: &Receipt) {
         let word = receipt.verdict.as_ref().map_or("none", Verdict::word);
         self.0.set_message(format!("B{} {word}", receipt.tuple.batch));
         self.0.inc(1);
@@ -211,9 +225,27 @@ impl Drop for Progress {
 }
 
 /// The cells in the order of a hash over seed and batch: a drift of the machine does not follow the batch.
-fn order(mut tuples: Vec<TupleKey>, seed: u64) -> Vec<TupleKey> {
+pub(super) fn order(mut tuples: Vec<TupleKey>, seed: u64) -> Vec<TupleKey> {
     tuples.sort_by_cached_key(|t| harness::pack::hash(format!("{seed} {}", t.batch).as_bytes()));
     tuples
+}
+
+/// The oracle that was named, else the answers of the built-in model where it is the one.
+pub(super) fn oracle_of(
+    args: &Qualify,
+    pack: &Pack,
+    class: NumericClass,
+    place: &Place,
+) -> Result<Option<OracleResult>> {
+    Ok(match (&args.oracle, harness::builtin::is_builtin(pack)) {
+        (Some(dir), _) => Some(harness::oracle::run_for(pack, dir, class, place)?),
+        (None, true) => {
+            let expected = harness::builtin::expected()?;
+            let name = format!("{} expected logits", pack.header.name);
+            Some(harness::oracle::run_pack_at(pack, &expected, &name, class, place)?)
+        }
+        (None, false) => None,
+    })
 }
 
 fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
@@ -222,15 +254,7 @@ fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
     let simd = state::simd();
     let vocab = pack.header.model.summary().vocab;
     let rule = FillRule::new(args.seed, args.context as usize, &SERIES, vocab)?;
-    let oracle = match (&args.oracle, harness::builtin::is_builtin(&pack)) {
-        (Some(dir), _) => Some(harness::oracle::run_for(&pack, dir, class, threads, simd)?),
-        (None, true) => {
-            let expected = harness::builtin::expected()?;
-            let name = format!("{} expected logits", pack.header.name);
-            Some(harness::oracle::run_pack(&pack, &expected, &name, class, threads, simd)?)
-        }
-        (None, false) => None,
-    };
+    let oracle = oracle_of(args, &pack, class, &Place::Host { threads, simd })?;
     let mut device = HostDevice::new(threads, simd, 0);
     let probe = probe(&mut device, &machine)?;
     let policy = Policy::embedded();
@@ -336,20 +360,31 @@ fn banner(s: &Session, args: &Qualify) {
         };
         println!("oracle {} {whose}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
     }
-    println!(
-        "fill: prefix {} + suffix {} + {} steps = context {}",
-        s.rule.prefix,
-        s.rule.suffix,
-        SERIES.steps(),
-        s.rule.context
-    );
-    println!(
-        "{:>5} {:>10} {:>10} {:>9} {:>7} {:>6} {:>5} {:>8} {:>7}  verdict",
-        "batch", "tok/s", "ms/step", "MB/step", "GB/s", "% ceil", "where", "launches", "unexpl%"
-    );
+    print!("{}", table_head(&s.rule));
 }
 
-fn print_row(r: &Receipt, id: &str) {
+/// The fill and the heads of the table's columns.
+pub(super) fn table_head(rule: &FillRule) -> String {
+    format!(
+        "fill: prefix {} + suffix {} + {} steps = context {}\n\
+         {:>5} {:>10} {:>10} {:>9} {:>7} {:>6} {:>5} {:>8} {:>7}  verdict\n",
+        rule.prefix,
+        rule.suffix,
+        SERIES.steps(),
+        rule.context,
+        "batch",
+        "tok/s",
+        "ms/step",
+        "MB/step",
+        "GB/s",
+        "% ceil",
+        "where",
+        "launches",
+        "unexpl%"
+    )
+}
+
+pub(super) fn print_row(r: &Receipt, id: &str) {
     let verdict = r.verdict.as_ref().map_or_else(|| "none".into(), ToString::to_string);
     let (Some(m), Some(c)) = (&r.measured, &r.closure) else {
         println!("{:>5} {verdict} [{id}]", r.tuple.batch);

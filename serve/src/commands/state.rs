@@ -7,6 +7,7 @@ use harness::builtin;
 use harness::families::Model;
 use harness::pack::{Pack, PackError, model_of};
 use harness::recipe::Recipe;
+use kernels::cuda::Overlap;
 use kernels::host::simd::{Simd, Switches};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -66,6 +67,18 @@ const SWITCHES: [(&str, fn(&mut Switches)); 2] = [
     ("SPARKPIPE_DISABLE_AVX512", |s| s.disable_avx512 = true),
 ];
 
+/// The switch of programmatic launch on a CUDA device: all of it, or that of the operations it names.
+const PDL_SWITCH: &str = "SPARKPIPE_DISABLE_PDL";
+
+/// What the environment leaves of programmatic launch.
+pub fn overlap() -> Overlap {
+    Overlap::without(&value_of(PDL_SWITCH))
+}
+
+fn value_of(name: &str) -> String {
+    std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// Whether a switch's value turns it on: set, and neither empty nor `0`.
 fn is_on(value: Option<OsString>) -> bool {
     value.is_some_and(|v| !v.is_empty() && v != "0")
@@ -82,6 +95,9 @@ pub fn switches() -> (Switches, BTreeMap<String, String>) {
         }
         states.insert(name.to_owned(), if on { "1" } else { "0" }.to_owned());
     }
+    // A list of operations is part of the identity as it is written.
+    let pdl = Some(value_of(PDL_SWITCH)).filter(|v| !v.is_empty()).unwrap_or_else(|| "0".into());
+    states.insert(PDL_SWITCH.to_owned(), pdl);
     (switches, states)
 }
 
