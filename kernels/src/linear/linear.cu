@@ -95,6 +95,10 @@ DEV u32 step_rows(const Shape* shape) { return OUT_ROWS ? shape->out_rows : shap
 #ifdef GEMV
 // CFG_ONE: the step has one row; CFG_R tiles a block, CFG_U units of 32 values in flight (half as many of the
 // longer units), CFG_S slices a warp; CFG_PRE: the last cache is asked for all of a tile first.
+// CFG_LATE: the next launch may come in when the weights are read, not when all blocks have begun.
+#ifndef CFG_LATE
+#define CFG_LATE 0
+#endif
 #ifndef CFG_PRE
 #define CFG_PRE 0
 #endif
@@ -134,7 +138,7 @@ DEV u32 gemv_slices(const u8* matrix, u32 n, u32 row0, u32 slice, bool active, c
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_MIN_BLOCKS)
 linear_gemv(const Shape* shape, const u16* x, PART_ARGS) {
     __shared__ float parts[R * SLICES * PART];
-    pdl_launch();
+    if (!CFG_LATE) pdl_launch();
     FIND_PART(part, blockIdx.x, gemv_blocks(P0_N, P0_EPI), gemv_blocks(P1_N, P1_EPI),
               gemv_blocks(P2_N, P2_EPI))
     u32 warp = threadIdx.x / 32, slice = warp % (SLICES / S) * S, r = warp / (SLICES / S);
@@ -147,6 +151,7 @@ linear_gemv(const Shape* shape, const u16* x, PART_ARGS) {
     rows = gemv_slices<F, FULL>(matrix, part.n, row0, slice, row0 < part.n, shape, x, to);
     DISPATCH(pair && (r & 1) ? part.up_format : part.format, part.n, SLICE)
     __syncthreads();
+    if (CFG_LATE) pdl_launch();
     u32 outputs = pair ? R / 2 : R;
     for (u32 i = threadIdx.x; i < outputs * 16 * rows; i += THREADS) {
         u32 row = i % 16, tile = i / 16 % outputs, col = i / 16 / outputs;
