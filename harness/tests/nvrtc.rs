@@ -85,7 +85,9 @@ struct Job {
 
 impl Job {
     fn key(&self) -> String {
-        format!("{},{},{}", self.sm, self.unit.source.name, self.unit.defines_text())
+        // A list among the defines has commas of its own.
+        let defines = self.unit.defines_text().replace(',', ";");
+        format!("{},{},{defines}", self.sm, self.unit.source.name)
     }
 
     fn compile(&self, nvrtc: Nvrtc) -> Result<Vec<String>, String> {
