@@ -69,8 +69,8 @@ async fn answers_do_not_depend_on_neighbours_or_order_of_arrival() {
 async fn cancelling_while_queued_prefilling_or_decoding_frees_within_one_step() {
     let (scheduler, knobs) = start(Fake::hashing(limits(1)), config());
     let handle = scheduler.handle();
-    // Decoding: the first delta proves the state.
-    knobs.step_ms.store(20, SeqCst);
+    // Decoding: the first delta proves the state. Steps are long against what a busy machine holds this thread up.
+    knobs.step_ms.store(100, SeqCst);
     let mut decoding = handle.submit(request("d", 200)).unwrap();
     assert!(matches!(decoding.next().await, Some(Event::Delta(_))));
     // Queued behind it: leaves without ever reaching the engine.
@@ -83,15 +83,15 @@ async fn cancelling_while_queued_prefilling_or_decoding_frees_within_one_step() 
     drop(decoding);
     assert!(within(SOON, || knobs.free_slots.load(SeqCst) == 1).await);
     assert!(knobs.steps.load(SeqCst) - before <= 1, "at most the step that was running");
-    // Prefilling: fifteen chunks of 20 ms, dropped in the first ones.
-    knobs.prefill_ms.store(20, SeqCst);
+    // Prefilling: fifteen chunks of 100 ms, dropped in the first ones.
+    knobs.prefill_ms.store(100, SeqCst);
     let chunks = handle.status().chunks.load(SeqCst);
     let prefilling = handle.submit(request(&"p".repeat(240), 4)).unwrap();
     assert!(within(SOON, || handle.status().chunks.load(SeqCst) > chunks).await);
     drop(prefilling);
     assert!(within(SOON, || knobs.free_slots.load(SeqCst) == 1).await);
     assert!(handle.status().chunks.load(SeqCst) - chunks <= 4, "the prompt was not run to its end");
-    assert_eq!(handle.status().cancelled.load(SeqCst), 3);
+    assert!(within(SOON, || handle.status().cancelled.load(SeqCst) == 3).await);
     assert_eq!(knobs.free_pages.load(SeqCst), 16);
 }
 

@@ -65,7 +65,7 @@ async fn tokens_do_not_depend_on_turns_rows_or_how_many_may_be_saved() {
         let most = knobs.most_saved.load(SeqCst);
         assert!(most <= paused + 1, "{most} saved at once, {paused} may wait");
         assert!(knobs.peak.load(SeqCst) <= rows);
-        assert_eq!(knobs.saved.load(SeqCst), 0);
+        assert!(within(SOON, || knobs.saved.load(SeqCst) == 0).await);
     }
 }
 
@@ -155,7 +155,8 @@ async fn pages_that_run_short_are_shared_by_turns_too() {
         assert_eq!(answer.unwrap().2.completion, 98);
     }
     assert!(knobs.evictions.load(SeqCst) > 2);
-    assert_eq!(knobs.free_pages.load(SeqCst), 8);
+    // The last answer is complete before its pages are given back.
+    assert!(within(SOON, || knobs.free_pages.load(SeqCst) == 8).await);
 }
 
 #[tokio::test]
