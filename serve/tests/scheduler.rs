@@ -159,7 +159,7 @@ async fn a_fatal_step_fails_every_request_and_accepts_no_more() {
     for outcome in join_all(all.into_iter().map(finish)).await {
         assert_eq!(outcome.err(), Some(Failure::EngineDead("scripted device loss".into())));
     }
-    assert!(matches!(handle.status().life(), Life::Dead(_)));
+    assert!(within(SOON, || matches!(handle.status().life(), Life::Dead(_))).await);
     assert!(matches!(handle.submit(request("x", 1)), Err(SubmitError::Down(Failure::EngineDead(_)))));
     assert!(within(SOON, || handle.free_seats() == handle.total_seats()).await);
 }

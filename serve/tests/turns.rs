@@ -71,7 +71,9 @@ async fn tokens_do_not_depend_on_turns_rows_or_how_many_may_be_saved() {
 
 #[tokio::test]
 async fn every_turn_is_at_least_a_slice_long_and_turns_go_round() {
-    let (scheduler, knobs) = start(Fake::hashing(limits(1)), turns(10, 8));
+    // All events fit unread: a row whose reader stalls would give its place away too.
+    let roomy = Config { event_buffer: 128, ..turns(10, 8) };
+    let (scheduler, knobs) = start(Fake::hashing(limits(1)), roomy);
     let handle = scheduler.handle();
     let all: Vec<_> = (0..4).map(|i| handle.submit(request(&i.to_string(), 100)).unwrap()).collect();
     let answers = join_all(all.into_iter().map(finish)).await;
