@@ -248,6 +248,15 @@ pub(super) fn oracle_of(
     })
 }
 
+/// What a banner says of the oracle: whose weights it ran, and how far off they were.
+pub(super) fn oracle_line(o: &OracleResult) -> String {
+    let whose = match o.scope {
+        OracleScope::Model => "on this model's weights",
+        OracleScope::Family => "on other weights of its family",
+    };
+    format!("oracle {} {whose}: max abs {:.6} (tolerance {})\n", o.name, o.max_abs(), o.tolerance)
+}
+
 fn session(args: &Qualify, pack: Pack, class: NumericClass) -> Result<Session> {
     let machine = Machine::read();
     let threads = state::threads(args.threads)?;
@@ -354,11 +363,7 @@ fn banner(s: &Session, args: &Qualify) {
         s.probe.launch.as_nanos()
     );
     if let Some(o) = &s.oracle {
-        let whose = match o.scope {
-            OracleScope::Model => "on this model's weights",
-            OracleScope::Family => "on other weights of its family",
-        };
-        println!("oracle {} {whose}: max abs {:.6} (tolerance {})", o.name, o.max_abs(), o.tolerance);
+        print!("{}", oracle_line(o));
     }
     print!("{}", table_head(&s.rule));
 }

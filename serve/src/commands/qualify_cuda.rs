@@ -1,8 +1,8 @@
 //! `qualify --device cuda`: the cells of one model on one device, over weights that all of them share.
 use super::device;
-use super::identity::{admission_on, now, topology};
+use super::identity::{admission_on, cannot_run, now, topology};
 use super::ledger::class_of;
-use super::qualify::{Progress, Qualify, SERIES, oracle_of, order, print_row, table_head};
+use super::qualify::{Progress, Qualify, SERIES, oracle_line, oracle_of, order, print_row, table_head};
 use super::state::{self, Named, StateDir};
 use super::{Exit, print};
 use anyhow::{Context, Result, bail};
@@ -54,7 +54,7 @@ pub(super) fn synthetic(model: &str, recipe: Option<&str>, seed: u64) -> Result<
 pub fn run(args: &Qualify) -> Result<Exit> {
     let state = StateDir::from_env()?;
     let topology = topology(args.topology.as_ref())?;
-    if let Err(refusal) = topology.runnable() {
+    if let Some(refusal) = cannot_run(&topology) {
         bail!("{refusal}");
     }
     let cuda = device::cuda()?;
@@ -62,6 +62,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
         true => synthetic(&args.model, args.recipe.as_deref(), args.seed)?,
         false => state::pack_of(&args.model, args.recipe.as_deref(), &state)?,
     };
+    state::context_fits(&pack, args.context)?;
     let class = class_of(args.class.as_deref(), device::CUDA_CLASS)?;
     let mut tuples = Vec::new();
     for batch in &args.batch {
@@ -85,7 +86,7 @@ pub fn run(args: &Qualify) -> Result<Exit> {
     let mut single = engine(&session, one)?;
     for tuple in order(tuples, args.seed) {
         let receipt = cell(&session, &topology, &policy, tuple, &mut single)?.judged(&policy);
-        all_pass &= matches!(receipt.verdict, Some(Verdict::Pass | Verdict::RefusedInfeasible { .. }));
+        all_pass &= matches!(receipt.verdict, Some(Verdict::Pass));
         let record = store.append(Entry::Step(receipt.clone()), &signer)?;
         if args.json {
             println!("{}", serde_json::to_string(&receipt)?);
@@ -220,7 +221,7 @@ fn banner(s: &Session) -> Result<()> {
         median(&mut s.found.chain_pdl.clone()),
     );
     if let Some(o) = &s.oracle {
-        out += &format!("oracle {}: max abs {:.6} (tolerance {})\n", o.name, o.max_abs(), o.tolerance);
+        out += &oracle_line(o);
     }
     print(&(out + &table_head(&s.rule)))
 }
